@@ -1,0 +1,42 @@
+"""multigrad's jax backend: rules as `jax.custom_vjp`."""
+
+from __future__ import annotations
+
+import jax
+
+from multigrad.lowering.backend import Backend
+
+from . import attach, bridge, capture, compile, ops, random
+
+__all__ = ["backend"]
+
+
+def tensor_types() -> tuple[type, ...]:
+    return (jax.Array, jax.core.Tracer)
+
+
+backend = Backend(
+    name="jax",
+    module="jax",
+    distribution="jax",
+    tensor_types=tensor_types,
+    ops=ops.OPS,
+    unsupported=ops.UNSUPPORTED,
+    dtype=bridge.dtype,
+    render=attach.render,
+    finish=attach.finish,
+    attach_native=attach.attach_native,
+    call=attach.call,
+    draw_key=random.draw_key,
+    key_pair=random.key_pair,
+    fold_in=random.fold_in,
+    is_traced=bridge.is_traced,
+    to_numpy=bridge.to_numpy,
+    weak=bridge.weak,
+    namespace=attach.NAMESPACE,
+    mirror=compile.mirror,
+    guard=compile.guard,
+    refresh=compile.refresh,
+    jit=compile.jit,
+)
+_ = capture  # the same files in every backend

@@ -1,0 +1,41 @@
+"""multigrad's TensorFlow backend: rules as `tf.custom_gradient`."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from multigrad.lowering.backend import Backend
+
+from . import attach, bridge, capture, compile, ops, random
+
+__all__ = ["backend"]
+
+
+def tensor_types() -> tuple[type, ...]:
+    return (tf.Tensor, tf.Variable)
+
+
+backend = Backend(
+    name="tensorflow",
+    module="tensorflow",
+    distribution="tensorflow",
+    tensor_types=tensor_types,
+    ops=ops.OPS,
+    unsupported=ops.UNSUPPORTED,
+    dtype=bridge.dtype,
+    render=attach.render,
+    finish=attach.finish,
+    attach_native=attach.attach_native,
+    call=attach.call,
+    draw_key=random.draw_key,
+    key_pair=random.key_pair,
+    fold_in=random.fold_in,
+    is_traced=bridge.is_traced,
+    to_numpy=bridge.to_numpy,
+    weak=bridge.weak,
+    namespace=attach.NAMESPACE,
+    mirror=compile.mirror,
+    guard=compile.guard,
+    jit=compile.jit,
+)
+_ = capture  # the same files in every backend

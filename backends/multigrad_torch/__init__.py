@@ -1,0 +1,40 @@
+"""multigrad's torch backend: rules as `torch.autograd.Function`."""
+
+from __future__ import annotations
+
+import torch
+
+from multigrad.lowering.backend import Backend
+
+from . import attach, bridge, capture, compile, ops, random
+
+__all__ = ["backend"]
+
+
+def tensor_types() -> tuple[type, ...]:
+    return (torch.Tensor,)
+
+
+backend = Backend(
+    name="torch",
+    module="torch",
+    distribution="torch",
+    tensor_types=tensor_types,
+    ops=ops.OPS,
+    unsupported=ops.UNSUPPORTED,
+    dtype=bridge.dtype,
+    render=attach.render,
+    finish=attach.finish,
+    attach_native=attach.attach_native,
+    call=attach.call,
+    draw_key=random.draw_key,
+    key_pair=random.key_pair,
+    fold_in=random.fold_in,
+    is_traced=bridge.is_traced,
+    to_numpy=bridge.to_numpy,
+    mirror=compile.mirror,
+    refresh=compile.refresh,
+    jit=compile.jit,
+    namespace=attach.NAMESPACE,
+)
+_ = capture  # imported for its table

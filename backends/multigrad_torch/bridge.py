@@ -1,0 +1,30 @@
+"""Torch tensors to and from NumPy, so that no backend knows another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the values of a tensor; bfloat16 keeps its dtype (ml_dtypes)."""
+    x = x.detach().cpu()
+    if x.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return x.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return x.numpy()
+
+
+def is_traced(x: Any) -> bool:
+    """Return whether a tensor's values are known at run time only."""
+    return torch.compiler.is_compiling() or (
+        torch._C._functorch.is_functorch_wrapped_tensor(x) if isinstance(x, torch.Tensor) else False
+    )
+
+
+def dtype(name: str) -> torch.dtype:
+    """Return torch's dtype of an IR name."""
+    return getattr(torch, name)

@@ -1,0 +1,187 @@
+"""Torch's dialect: which torch function means which op. Reached by `__torch_function__`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture import methods
+from multigrad.capture.dialect import register_dialect
+from multigrad.ir import neutral
+
+Tensor = Any
+
+
+def add(a: Tensor, b: Any, *, alpha: Any = 1) -> Tensor:
+    return a + (b if alpha == 1 else alpha * b)
+
+
+def sub(a: Tensor, b: Any, *, alpha: Any = 1) -> Tensor:
+    return a - (b if alpha == 1 else alpha * b)
+
+
+def rsub(a: Tensor, b: Any) -> Tensor:
+    return b - a
+
+
+def div(a: Tensor, b: Any, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is not None:
+        raise TypeError("div with a rounding_mode")
+    return a / b
+
+
+def rdiv(a: Tensor, b: Any) -> Tensor:
+    return b / a
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    return neutral.clip(input, min, max)
+
+
+def where(condition: Tensor, input: Any, other: Any) -> Tensor:
+    return neutral.where(condition, input, other)
+
+
+def max_(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """torch.max(x), torch.max(a, b); torch.max(x, dim) returns indices too: not captured."""
+    if len(args) == 1 and not isinstance(args[0], int) and not kwargs:
+        return neutral.maximum(input, args[0])
+    return methods.max(input, *args, **kwargs)
+
+
+def min_(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """torch.min(x), torch.min(a, b); torch.min(x, dim) returns indices too: not captured."""
+    if len(args) == 1 and not isinstance(args[0], int) and not kwargs:
+        return neutral.minimum(input, args[0])
+    return methods.min(input, *args, **kwargs)
+
+
+def std(input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+        correction: Any = None) -> Tensor:  # fmt: skip
+    n = (1 if unbiased else 0) if correction is None else correction
+    return neutral.std(input, dim, n, keepdim)
+
+
+def var(input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+        correction: Any = None) -> Tensor:  # fmt: skip
+    n = (1 if unbiased else 0) if correction is None else correction
+    return neutral.var(input, dim, n, keepdim)
+
+
+def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
+    return methods.norm(x, ord, dim, keepdim)
+
+
+def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
+    return neutral.zeros_like(input, dtype)
+
+
+def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
+    return neutral.ones_like(input, dtype)
+
+
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
+    return neutral.full_like(input, fill_value, dtype)
+
+
+def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
+    return neutral.rand_like(input)
+
+
+def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
+    return neutral.randn_like(input)
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    return neutral.relu(input)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    return neutral.relu6(input)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    return neutral.leaky_relu(input, negative_slope)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    return neutral.elu(input, alpha)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    return neutral.gelu(input, approximate == "tanh")
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    return neutral.silu(input)
+
+
+def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    return neutral.softplus(input) if beta == 1 else neutral.softplus(input * beta) / beta
+
+
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    return neutral.clip(input, min_val, max_val)
+
+
+def heaviside(input: Tensor, values: Any) -> Tensor:
+    """`values` at zero, else 0 or 1; NaN gives 0."""
+    return neutral.where(neutral.equal(input, 0), values, neutral.heaviside(input))
+
+
+def numel(input: Tensor) -> Any:
+    return neutral.size(input)
+
+
+def nan_to_zero_sign(input: Tensor) -> Tensor:
+    """torch.sign gives 0 for NaN."""
+    return neutral.where(neutral.isnan(input), 0.0, neutral.sign(input))
+
+
+_T = torch.Tensor
+ALIASES: dict[Any, Any] = {
+    torch.add: add, _T.add: add, _T.__radd__: add, torch.sub: sub, _T.sub: sub, _T.__rsub__: rsub,
+    torch.rsub: rsub, torch.mul: neutral.multiply, _T.mul: neutral.multiply,
+    _T.__rmul__: neutral.multiply, torch.div: div, torch.true_divide: div, _T.div: div,
+    _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv, torch.neg: neutral.negative,
+    torch.negative: neutral.negative, torch.pow: neutral.pow, torch.square: neutral.square,
+    torch.sqrt: neutral.sqrt, torch.rsqrt: neutral.rsqrt, torch.reciprocal: neutral.reciprocal,
+    torch.abs: neutral.abs, torch.absolute: neutral.abs, torch.sign: nan_to_zero_sign,
+    torch.floor: neutral.floor, torch.ceil: neutral.ceil, torch.round: neutral.round,
+    torch.trunc: neutral.trunc, torch.exp: neutral.exp, torch.expm1: neutral.expm1,
+    torch.log: neutral.log, torch.log1p: neutral.log1p, torch.sin: neutral.sin,
+    torch.cos: neutral.cos, torch.atan: neutral.atan, torch.arctan: neutral.atan,
+    torch.tanh: neutral.tanh, F.tanh: neutral.tanh, torch.erf: neutral.erf,
+    torch.special.erf: neutral.erf, torch.sigmoid: neutral.sigmoid, F.sigmoid: neutral.sigmoid,
+    torch.special.expit: neutral.sigmoid, torch.lt: neutral.less, torch.less: neutral.less,
+    torch.le: neutral.less_equal, torch.less_equal: neutral.less_equal, torch.gt: neutral.greater,
+    torch.greater: neutral.greater, torch.ge: neutral.greater_equal,
+    torch.greater_equal: neutral.greater_equal, torch.eq: neutral.equal,
+    torch.ne: neutral.not_equal, torch.not_equal: neutral.not_equal,
+    _T.lt: neutral.less, _T.le: neutral.less_equal, _T.gt: neutral.greater,
+    _T.ge: neutral.greater_equal, _T.eq: neutral.equal, _T.ne: neutral.not_equal,
+    torch.logical_and: neutral.logical_and, torch.logical_or: neutral.logical_or,
+    torch.logical_xor: neutral.logical_xor, torch.logical_not: neutral.logical_not,
+    torch.bitwise_and: neutral.logical_and, torch.bitwise_or: neutral.logical_or,
+    torch.bitwise_xor: neutral.logical_xor, torch.bitwise_not: neutral.logical_not,
+    torch.isnan: neutral.isnan, torch.isinf: neutral.isinf, torch.isfinite: neutral.isfinite,
+    torch.clamp: clamp, torch.clip: clamp, torch.clamp_min: methods.clamp_min,
+    torch.clamp_max: methods.clamp_max, torch.maximum: neutral.maximum,
+    torch.minimum: neutral.minimum, torch.max: max_, torch.min: min_, torch.amax: methods.amax,
+    torch.amin: methods.amin, torch.where: where, torch.masked_fill: methods.masked_fill,
+    torch.sum: methods.sum, torch.mean: methods.mean, torch.any: methods.any,
+    torch.all: methods.all, torch.std: std, torch.var: var, torch.norm: methods.norm,
+    torch.linalg.vector_norm: vector_norm, torch.linalg.norm: vector_norm,
+    torch.zeros_like: zeros_like, torch.ones_like: ones_like, torch.full_like: full_like,
+    torch.rand_like: rand_like, torch.randn_like: randn_like, torch.relu: relu, F.relu: relu,
+    F.relu6: relu6, F.leaky_relu: leaky_relu, F.elu: elu, F.gelu: gelu, F.silu: silu,
+    F.softplus: softplus, F.hardtanh: hardtanh, torch.heaviside: heaviside, torch.numel: numel,
+    torch.clone: methods.identity, torch.unsqueeze: methods.unsqueeze,
+    torch.detach: methods.detach,
+}  # fmt: skip
+
+register_dialect("torch", ALIASES)

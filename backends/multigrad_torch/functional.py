@@ -1,0 +1,74 @@
+"""FreeGrad's functional calls on torch: `vjp` and `jvp` of a function with a rule in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from multigrad.context import use
+
+Tensor = torch.Tensor
+
+
+def _context(rule: Any, params: Mapping[str, Any] | None) -> AbstractContextManager[Any]:
+    return nullcontext() if rule is None else use(rule, params)
+
+
+def vjp(
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    *,
+    rule: Any = None,
+    params: Mapping[str, Any] | None = None,
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return `f(x)` and the map from a cotangent of it to the gradient of x, under a rule.
+
+    Args:
+        f: a function of one tensor.
+        x: where to take it; not changed.
+        rule: a name, a Rule or a function; None for the true derivative.
+        params: values for the rule's params.
+    """
+    with _context(rule, params):
+        x = x.detach().requires_grad_(True)
+        y = f(x)
+
+    def pullback(cotangent: Tensor) -> Tensor:
+        (grad,) = torch.autograd.grad(y, x, cotangent, retain_graph=True)
+        return grad
+
+    return y, pullback
+
+
+def jvp(
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    v: Tensor,
+    *,
+    rule: Any = None,
+    params: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """Return the Jacobian of f at x times v, under a rule.
+
+    The product is taken from the backward, by the double-vjp identity `J v = d/du (J^T u) v`: so the rule counts,
+    and it must be linear in grad_out, as the map `u -> J^T u` then is.
+
+    Args:
+        f: a function of one tensor.
+        x: where to take it; not changed.
+        v: the tangent, of x's shape.
+        rule: a name, a Rule or a function; None for the true derivative.
+        params: values for the rule's params.
+    """
+    with torch.enable_grad(), _context(rule, params):
+        x = x.detach().requires_grad_(True)
+        y = f(x)
+        u = torch.zeros_like(y, requires_grad=True)
+        (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
+        if not pulled.requires_grad:  # the gradient does not depend on the cotangent
+            return torch.zeros_like(y)
+        (tangent,) = torch.autograd.grad(pulled, u, v, allow_unused=True)
+    return torch.zeros_like(y) if tangent is None else tangent.detach()

@@ -1,0 +1,81 @@
+"""`xg.Activation`: the activation as a `torch.nn.Module`. It stands here so that it pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from multigrad.activation import Activation as AnyActivation
+from multigrad.rule import Rule
+
+from .compile import call_traced
+
+is_compiling = torch.compiler.is_compiling
+
+
+class Activation(nn.Module):
+    """An activation whose backward is the rule in force.
+
+    Example:
+        >>> act = xg.Activation("Heaviside")
+        >>> with xg.use("triangular"):
+        ...     y = act(x)
+
+    Args:
+        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or Heaviside, in
+            any case.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it the true
+            derivative acts (zero for Heaviside).
+        params: values for the rule's params.
+
+    Shape: input and output `(*)`, any float dtype.
+
+    Raises:
+        RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
+    """
+
+    def __init__(
+        self,
+        forward: str = "ReLU",
+        rule: str | Rule | Callable[..., Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._activation = AnyActivation(forward, rule, params)
+
+    @property
+    def rule(self) -> Any:
+        """The own rule; assign to change it."""
+        return self._activation.rule
+
+    @rule.setter
+    def rule(self, rule: Any) -> None:
+        self._activation = AnyActivation(self._activation.forward.name, rule)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The own rule's params; assign to change them."""
+        return dict(self._activation.params)
+
+    @params.setter
+    def params(self, params: Mapping[str, Any]) -> None:
+        current = self._activation
+        self._activation = AnyActivation(current.forward.name, current.rule, params)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the activation of x."""
+        if is_compiling():
+            return call_traced(self._activation, x)
+        return self._activation(x)
+
+    def extra_repr(self) -> str:
+        """Say what stands between the parentheses of the repr."""
+        act = self._activation
+        words = [repr(act.forward.name)]
+        if act.rule is not None:
+            words.append(f"rule={getattr(act.rule, 'name', act.rule)!r}")
+        words += [f"{name}={value!r}" for name, value in act.params.items()]
+        return ", ".join(words)

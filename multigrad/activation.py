@@ -1,0 +1,140 @@
+"""`xg.activation`: an activation whose backward is the rule in force, on any framework's tensors.
+
+The hot path of a call is one context read, one dictionary hit and the framework's own autodiff entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import registry
+from .context import CURRENT, Application, apply_now
+from .forwards import Forward, find_forward
+from .lowering.backend import Backend, backend_of
+from .lowering.emit import Emission, compile_source, emit_body
+from .lowering.lower import find_entry, lower_derivative
+from .rule import Rule
+
+Tensor = Any
+
+
+# (is tracing, what to call then): a compiler that reads Python code cannot read a ContextVar, so its
+# backend adds a row here that follows the mirrored frame instead.
+tracers: list[tuple[Callable[[], bool], Callable[[Activation, Any], Any]]] = []
+_keys = itertools.count()
+by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
+
+
+class Activation:
+    """A callable activation; see `activation`."""
+
+    __slots__ = ("__weakref__", "_application", "_epoch", "forward", "key", "params", "rule")
+
+    def __init__(
+        self,
+        forward: str = "ReLU",
+        rule: str | Rule | Callable[..., Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.forward: Forward = find_forward(forward)
+        self.rule = rule
+        self.params = dict(params or {})
+        # Equal keys mean the same backward under the same frame.
+        self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
+        by_key[self.key] = self
+        self._epoch = -1
+        self._application: Application | None = None
+        self.application()  # a wrong rule or param is said here, not in the first forward
+
+    def __repr__(self) -> str:
+        rule = f", rule={self.rule!r}" if self.rule is not None else ""
+        params = f", params={self.params!r}" if self.params else ""
+        return f"activation({self.forward.name!r}{rule}{params})"
+
+    def application(self) -> Application | None:
+        """Return the own rule, looked up by today's registry; None where `use` decides."""
+        if self.rule is None:
+            if self.params:
+                raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
+            return None
+        if self._epoch != registry.epoch():
+            self._application = apply_now(self.rule, self.params)
+            self._epoch = registry.epoch()
+        return self._application
+
+    def in_force(self) -> Application | None:
+        """Return the rule that acts now: the own one, else that of the innermost `use`."""
+        framed = CURRENT.get().activations
+        if self.rule is None:
+            return framed
+        own = self.application()
+        assert own is not None
+        if framed is not None and framed.counter is not None:
+            # A key given to `use` seeds the layer's own random rule too.
+            return Application(own.spec, framed.key, framed.counter)
+        return own
+
+    def token(self) -> str:
+        """Return text that is equal as long as the same backward acts."""
+        own = f"{self.application().spec.token} " if self.rule is not None else ""  # type: ignore[union-attr]
+        return f"{own}{CURRENT.get().token}~{registry.epoch()}"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the activation of x; gradients flow back by the rule in force now."""
+        for is_tracing, call_traced in tracers:
+            if is_tracing():
+                return call_traced(self, x)
+        backend = backend_of(x)
+        if backend.guard is not None:
+            backend.guard(x, self)
+        application = CURRENT.get().activations if self.rule is None else self.in_force()
+        if application is None:
+            return plain(self.forward, backend)(x)
+        entry = application.spec.family.entries.get((backend.name, self.forward.name))
+        if entry is None:
+            entry = find_entry(application.spec.family, backend, self.forward)
+        return entry(x, application)
+
+
+_plain: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def plain(forward: Forward, backend: Backend) -> Callable[..., Any]:
+    """Return the activation without a rule: the framework's own, with its own derivative."""
+    function = _plain.get((backend.name, forward.name))
+    if function is None:
+        if forward.differentiable:
+            emission = Emission(backend, forward.name)
+            body = emit_body(forward.graph(), emission)
+            source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
+            function = compile_source(source, forward.name, emission.namespace)["forward"]
+        else:
+            function = lower_derivative(forward, backend).call
+        _plain[backend.name, forward.name] = function
+    return function
+
+
+def activation(
+    forward: str,
+    rule: str | Rule | Callable[..., Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Activation:
+    """Return an activation for tensors of any framework, whose backward is the rule in force.
+
+    Example:
+        >>> act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+
+    Args:
+        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or Heaviside, in
+            any case.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it the
+            true derivative acts (zero for Heaviside).
+        params: values for the rule's params.
+
+    Raises:
+        RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
+    """
+    return Activation(forward, rule, params)

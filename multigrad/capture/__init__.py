@@ -1,0 +1,1 @@
+"""Capture: rules in any dialect become graphs."""

@@ -1,0 +1,265 @@
+"""Tensor methods as rules write them (`x.clamp(min=0)`, `x.mean(dim=-1)`), by name.
+
+The names and defaults are those that tensor libraries share; where two of them differ (`std`: n or n - 1) the
+keyword used, then the modules that the rule mentions, decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..ir import neutral
+from ..ir.record import Value, cast
+
+Tensor = Any
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+MISSING = _Missing()
+
+
+def axis_of(dim: Any, axis: Any) -> Any:
+    """Return the axis given under either name."""
+    if dim is not MISSING and dim is not None and axis is not MISSING:
+        raise TypeError("give dim or axis, not both")
+    given = axis if dim is MISSING or dim is None else dim
+    return None if given is MISSING else given
+
+
+def sum(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
+        keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
+    result = neutral.sum(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    return result if dtype is None else cast(result, dtype)
+
+
+def mean(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
+         keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
+    result = neutral.mean(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    return result if dtype is None else cast(result, dtype)
+
+
+def amax(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
+         keepdims: bool = False) -> Tensor:  # fmt: skip
+    return neutral.max(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+
+
+def amin(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
+         keepdims: bool = False) -> Tensor:  # fmt: skip
+    return neutral.min(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+
+
+def max(x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any) -> Tensor:
+    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns indices too: not captured."""
+    _refuse_indices("max", args, kwargs)
+    return neutral.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
+
+
+def min(x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any) -> Tensor:
+    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns indices too: not captured."""
+    _refuse_indices("min", args, kwargs)
+    return neutral.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
+
+
+def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if args or kwargs:
+        raise TypeError(f"{name} with a dim returns indices; use a{name}(dim=...) or axis=...")
+
+
+def any(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
+        keepdims: bool = False) -> Tensor:  # fmt: skip
+    return neutral.any(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+
+
+def all(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
+        keepdims: bool = False) -> Tensor:  # fmt: skip
+    return neutral.all(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+
+
+def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
+    axis = axis_of(dim, MISSING)
+    if p in (2, 2.0, "fro", None):
+        return neutral.norm(x, axis=axis, keepdims=keepdim)
+    if p == 1:
+        return neutral.sum(neutral.abs(x), axis=axis, keepdims=keepdim)
+    if p == float("inf"):
+        return neutral.max(neutral.abs(x), axis=axis, keepdims=keepdim)
+    raise TypeError(f"norm of order {p!r}; 1, 2 and inf are known")
+
+
+def var(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = False, *,
+        correction: Any = MISSING, axis: Any = MISSING, keepdims: bool = False,
+        ddof: Any = MISSING) -> Tensor:  # fmt: skip
+    return neutral.var(
+        x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims,
+        correction=_correction(x, unbiased, correction, axis, ddof),
+    )  # fmt: skip
+
+
+def std(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = False, *,
+        correction: Any = MISSING, axis: Any = MISSING, keepdims: bool = False,
+        ddof: Any = MISSING) -> Tensor:  # fmt: skip
+    return neutral.std(
+        x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims,
+        correction=_correction(x, unbiased, correction, axis, ddof),
+    )  # fmt: skip
+
+
+def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> float:
+    if correction is not MISSING:
+        return correction
+    if ddof is not MISSING:
+        return ddof
+    if unbiased is not MISSING:
+        return 1 if unbiased else 0
+    array_api = axis is not MISSING or x.trace.dialect in ("numpy", "xp")
+    return 0 if array_api else 1
+
+
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    return neutral.clip(x, min, max)
+
+
+def clip(x: Tensor, min: Any = None, max: Any = None, *, a_min: Any = None,
+         a_max: Any = None) -> Tensor:  # fmt: skip
+    return neutral.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
+
+
+def clamp_min(x: Tensor, min: Any) -> Tensor:
+    return neutral.maximum(x, min)
+
+
+def clamp_max(x: Tensor, max: Any) -> Tensor:
+    return neutral.minimum(x, max)
+
+
+def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
+       non_blocking: bool = False) -> Tensor:  # fmt: skip
+    """Change dtype; a rule stays on its input's device, so the device's own and no other is taken."""
+    for given in args:
+        if isinstance(given, Value):
+            dtype = given.dtype
+        elif not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
+            dtype = given
+    return x if dtype is None else cast(x, dtype)
+
+
+def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+    return cast(x, dtype)
+
+
+def type_as(x: Tensor, other: Tensor) -> Tensor:
+    return neutral.cast_like(x, other)
+
+
+def float(x: Tensor) -> Tensor:
+    return cast(x, "float32")
+
+
+def double(x: Tensor) -> Tensor:
+    return cast(x, "float64")
+
+
+def half(x: Tensor) -> Tensor:
+    return cast(x, "float16")
+
+
+def bfloat16(x: Tensor) -> Tensor:
+    return cast(x, "bfloat16")
+
+
+def bool_(x: Tensor) -> Tensor:
+    return cast(x, "bool")
+
+
+def item(x: Tensor) -> Any:
+    return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
+
+
+def numel(x: Tensor) -> Any:
+    return neutral.size(x)
+
+
+def size(x: Tensor, dim: int | None = None) -> Any:
+    return x.shape if dim is None else x.shape[dim]
+
+
+def dim(x: Tensor) -> int:
+    return x.ndim
+
+
+def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return x
+
+
+def sub(x: Tensor, other: Any) -> Tensor:
+    return x - other
+
+
+def div(x: Tensor, other: Any) -> Tensor:
+    return x / other
+
+
+def where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
+    return neutral.where(condition, x, other)
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    return neutral.where(mask, value, x)
+
+
+def expand_as(x: Tensor, other: Tensor) -> Tensor:
+    return neutral.broadcast_to(x, other)
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    return neutral.expand_dims(x, dim)
+
+
+def detach(x: Tensor) -> Tensor:
+    return neutral.stop_gradient(x)
+
+
+def is_floating_point(x: Tensor) -> bool:
+    return x.node.type.dtype != "bool"
+
+
+def relu(x: Tensor) -> Tensor:
+    return neutral.relu(x)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "abs": neutral.abs, "absolute": neutral.abs, "add": neutral.add, "all": all, "amax": amax,
+    "amin": amin, "any": any, "arctan": neutral.atan, "astype": astype, "atan": neutral.atan,
+    "bfloat16": bfloat16, "bool": bool_, "ceil": neutral.ceil, "clamp": clamp,
+    "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": identity,
+    "contiguous": identity, "copy": identity, "cos": neutral.cos, "detach": detach, "dim": dim,
+    "div": div, "double": double, "eq": neutral.equal, "erf": neutral.erf, "exp": neutral.exp,
+    "expand_as": expand_as, "expm1": neutral.expm1, "float": float, "floor": neutral.floor,
+    "ge": neutral.greater_equal, "gt": neutral.greater, "half": half,
+    "is_floating_point": is_floating_point, "isfinite": neutral.isfinite, "isinf": neutral.isinf,
+    "isnan": neutral.isnan, "item": item, "le": neutral.less_equal, "log": neutral.log,
+    "log1p": neutral.log1p, "logical_and": neutral.logical_and, "logical_not": neutral.logical_not,
+    "logical_or": neutral.logical_or, "logical_xor": neutral.logical_xor, "lt": neutral.less,
+    "masked_fill": masked_fill, "max": max, "maximum": neutral.maximum, "mean": mean, "min": min,
+    "minimum": neutral.minimum, "mul": neutral.multiply, "multiply": neutral.multiply,
+    "ne": neutral.not_equal, "neg": neutral.negative, "negative": neutral.negative, "norm": norm,
+    "numel": numel, "pow": neutral.pow, "reciprocal": neutral.reciprocal, "relu": relu,
+    "round": neutral.round, "rsqrt": neutral.rsqrt, "sigmoid": neutral.sigmoid,
+    "sign": neutral.sign, "sgn": neutral.sign, "sin": neutral.sin, "size": size,
+    "sqrt": neutral.sqrt, "square": neutral.square, "std": std, "sub": sub,
+    "subtract": sub, "sum": sum, "tanh": neutral.tanh, "to": to,
+    "trunc": neutral.trunc, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,
+    "where": where,
+}  # fmt: skip
+
+REFUSED = {
+    "backward": "a rule is the backward pass. Return the gradient",
+    "numpy": "a symbolic tensor holds no numbers. Use array functions on it",
+    "tolist": "a symbolic tensor holds no numbers. Use array functions on it",
+    "requires_grad_": "a rule's tensors carry no gradient of their own",
+}

@@ -1,0 +1,187 @@
+"""`use`: which rule is in force where.
+
+One immutable frame in a ContextVar. Forward reads it and keeps what it needs, so a backward that runs later, or on
+another thread, uses the rule that was in force at forward. Each loaded backend mirrors the frame's token to
+where its compiler looks.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from .errors import RuleError, RuleValueError, suggest
+from .lowering.backend import mirror_frame
+from .random import key_from_int
+from .registry import resolve
+from .rule import Rule, Spec
+
+SCOPES = ("activations", "params", "all")
+_AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
+
+
+class Counter:
+    """Counts the applications of a rule at forward, from 0; safe between threads."""
+
+    __slots__ = ("_lock", "count")
+
+    def __init__(self) -> None:
+        self.count: Any = 0
+        self._lock = threading.Lock()
+
+    def __next__(self) -> Any:
+        with self._lock:
+            n, self.count = self.count, self.count + 1
+        return n
+
+    def advance(self, number: int) -> None:
+        """Skip applications that compiled code has made."""
+        with self._lock:
+            self.count += number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Application:
+    """A rule in force: the spec, and where its random draws come from."""
+
+    spec: Spec
+    key: Any = None  # two uint32, or a backend's own key object
+    counter: Any = None  # a Counter, where there is a key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """The rules now in force, by scope; `token` is equal for equal meaning."""
+
+    activations: Application | None = None
+    params: Application | None = None
+    token: str = ""
+
+
+EMPTY = Frame()
+CURRENT: contextvars.ContextVar[Frame] = contextvars.ContextVar("multigrad_frame", default=EMPTY)
+
+
+class use:
+    """Put a rule in force, as a context manager or a decorator.
+
+    Example:
+        >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}, scope="activations"):
+        ...     y = act(x)
+
+    The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins over all.
+    `scope="params"` acts through torch hooks (`multigrad.hook.attach_param_hooks`) and through
+    `xg.apply_to_gradients`; in a framework without hooks it cannot act by itself.
+
+    Args:
+        rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
+        params: values for the rule's params.
+        scope: "activations", "params", "all", or a tuple of them.
+        key: makes random rules reproducible, the same in every framework: an int as for
+            `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward from 0 at
+            each entry, draws from `fold_in(key, n)`.
+
+    Raises:
+        RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a ValueError).
+    """
+
+    def __init__(
+        self,
+        rule: str | Rule | Callable[..., Any],
+        params: Mapping[str, Any] | None = None,
+        scope: str | Iterable[str] = "all",
+        *,
+        key: Any = None,
+    ) -> None:
+        self.rule = rule
+        self.params = dict(params or {})
+        self.scope = check_scope(scope)
+        self.key = key
+        self._open: list[ExitStack] = []
+
+    def __enter__(self) -> use:
+        application = apply_now(self.rule, self.params, self.key)
+        before = CURRENT.get()
+        both = "all" in self.scope
+        acts = application if both or "activations" in self.scope else before.activations
+        pars = application if both or "params" in self.scope else before.params
+        frame = Frame(acts, pars, _frame_token(acts, pars))
+        with ExitStack() as stack:
+            mirror_frame(stack, frame.token)
+            # Entered last, so left first: the mirrors then see the frame that is in force again.
+            stack.callback(CURRENT.reset, CURRENT.set(frame))
+            self._open.append(stack.pop_all())
+        return self
+
+    def __exit__(self, *exc_info: object) -> Literal[False]:
+        self._open.pop().close()
+        return False
+
+    def __call__(self, function: _AnyFunction) -> _AnyFunction:
+        """Return `function` run with the rule in force; draws count from 0 at each call."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with use(self.rule, self.params, self.scope, key=self.key):
+                return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+
+def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the scope as a tuple of known words."""
+    words = (scope,) if isinstance(scope, str) else tuple(scope)
+    for word in words:
+        if word not in SCOPES:
+            raise RuleValueError(
+                f"no scope {word!r}{suggest(str(word), SCOPES)} (scopes: {', '.join(SCOPES)})"
+            )
+    if not words:
+        raise RuleValueError(f"the scope is empty (scopes: {', '.join(SCOPES)})")
+    return words
+
+
+def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> Application:
+    """Resolve a rule by today's registry and return it ready to be applied."""
+    if rule is None:
+        raise RuleError("use needs a rule: a name, a Rule or a function, got None")
+    spec = resolve(rule).spec(params)
+    if key is None:
+        return Application(spec)
+    return Application(spec, normalize_key(key), Counter())
+
+
+def normalize_key(key: Any) -> Any:
+    """Return two Python ints for an int or two uint32; a backend's own key object is left to it."""
+    if isinstance(key, bool):
+        raise RuleValueError(f"key must be an int, a jax key or two uint32, got {key!r}")
+    if isinstance(key, int):
+        return key_from_int(key)
+    from .lowering.backend import key_pair
+
+    return key_pair(key)
+
+
+def key_token(application: Application | None) -> str:
+    """Return text that is equal for equal keys."""
+    if application is None or application.key is None:
+        return ""
+    key = application.key
+    if isinstance(key, tuple) and all(isinstance(word, int) for word in key):
+        return f"@{key[0]:x}.{key[1]:x}"
+    return f"@traced {id(application)}"
+
+
+def _frame_token(acts: Application | None, pars: Application | None) -> str:
+    words = [app.spec.token + key_token(app) if app else "-" for app in (acts, pars)]
+    return " | ".join(words)
+
+
+def current() -> Frame:
+    """Return the frame now in force."""
+    return CURRENT.get()

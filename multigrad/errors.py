@@ -1,0 +1,57 @@
+"""Every error that multigrad raises on purpose.
+
+All are `MultigradError`; where Python has a built-in class that users already catch (KeyError for an unknown
+rule, ImportError for a missing framework), the error is that class too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MultigradError(Exception):
+    """Base class of all errors raised by multigrad."""
+
+    def __str__(self) -> str:
+        # KeyError.__str__ would show the repr of the message, in quotes.
+        return " ".join(str(part) for part in self.args)
+
+
+class RuleError(MultigradError, KeyError):
+    """A rule is unknown, registered twice, has a wrong signature or got wrong parameters."""
+
+
+class RuleValueError(RuleError, ValueError):
+    """A RuleError about a value: an unknown activation, scope or key."""
+
+
+class RuleTypeError(RuleError, TypeError):
+    """A RuleError about a parameter or an argument of the wrong kind."""
+
+
+class TraceError(MultigradError):
+    """A rule could not be captured as a graph; the message names the user's file and line."""
+
+
+class UnsupportedOp(MultigradError):
+    """An op that the chosen backend (or dialect) lacks."""
+
+
+class BackendNotFound(MultigradError, ImportError):
+    """A framework is unknown or not installed, or a value belongs to none."""
+
+
+class StaleTraceError(MultigradError):
+    """Compiled code was traced under another rule than the one now in force."""
+
+
+class GradientError(MultigradError):
+    """A gradient has another shape, dtype or count than its input."""
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the closest known word, or an empty string."""
+    by_lower = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(str(given).lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

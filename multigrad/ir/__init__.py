@@ -1,0 +1,1 @@
+"""The rule IR: a small typed graph, its op table, and the passes over it."""

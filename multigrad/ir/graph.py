@@ -1,0 +1,139 @@
+"""Nodes and graphs: frozen, hash-consed SSA.
+
+Two nodes with the same op, operands and attributes are the same object, so common subexpressions never exist
+twice and identity is equality. A graph names its inputs and outputs; everything else hangs on the nodes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from .types import Type
+
+if TYPE_CHECKING:
+    from .ops import Op
+
+Attrs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Node:
+    """One operation: `op(operands, **attrs)`; made by `make_node` only, so that equal nodes are one."""
+
+    op: Op
+    operands: tuple[Node, ...]
+    attrs: Attrs
+    type: Type
+
+    def attr(self, name: str) -> Any:
+        """Return the attribute `name`."""
+        return dict(self.attrs)[name]
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name}: {self.type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's source."""
+
+    file: str
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A pure function: `inputs` (INPUT nodes, in order) to `outputs`.
+
+    `locations` says where in the user's source a node was written; it does not change what the graph means.
+    """
+
+    name: str
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    locations: Mapping[Node, Location] = field(default_factory=dict)
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield every node the outputs need, operands before users."""
+        return walk(self.outputs)
+
+    def input(self, name: str) -> Node | None:
+        """Return the input called `name`, or None."""
+        return next((node for node in self.inputs if node.attr("name") == name), None)
+
+    def reads(self, name: str) -> bool:
+        """Return whether the outputs depend on the input `name`."""
+        return self.input(name) in set(self.nodes())
+
+    def __str__(self) -> str:
+        return format_graph(self)
+
+
+_nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_: Type) -> Node:
+    """Return the node for this operation, the existing one where there is one."""
+    operands = tuple(operands)
+    pairs = tuple(sorted(attrs.items()))
+    # repr tells 0.0 from -0.0, 1 from 1.0 and True, and makes NaN equal to itself.
+    key = (op.name, tuple(map(id, operands)), repr(pairs), type_)
+    with _lock:
+        node = _nodes.get(key)
+        if node is None:
+            node = _nodes[key] = Node(op, operands, pairs, type_)
+        return node
+
+
+def walk(outputs: Iterable[Node]) -> Iterator[Node]:
+    """Yield every node below `outputs` once, operands before users."""
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(tuple(outputs))]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in reversed(node.operands))
+
+
+def count_uses(graph: Graph) -> dict[Node, int]:
+    """Return how often each node is an operand or an output."""
+    uses = dict.fromkeys(graph.outputs, 0)
+    for node in graph.nodes():
+        for operand in node.operands:
+            uses[operand] = uses.get(operand, 0) + 1
+    for node in graph.outputs:
+        uses[node] += 1
+    return uses
+
+
+def format_graph(graph: Graph) -> str:
+    """Return the text form, one node a line, for reading."""
+    inputs = [(node.attr("name"), node.type) for node in graph.inputs]
+    names = {node: node.attr("name") for node in graph.inputs}
+    lines = [f"{graph.name}({', '.join(f'{name}: {type_}' for name, type_ in inputs)})"]
+    for node in graph.nodes():
+        if node.op.name == "const":
+            names[node] = repr(node.attr("value"))
+        elif node not in names:
+            names[node] = f"%{len(lines)}"
+            arguments = [names[operand] for operand in node.operands]
+            arguments += [f"{key}={value!r}" for key, value in node.attrs]
+            where = f"  # {graph.locations[node]}" if node in graph.locations else ""
+            lines.append(
+                f"  {names[node]}: {node.type} = {node.op.name}({', '.join(arguments)}){where}"
+            )
+    lines.append(f"  return {', '.join(names[node] for node in graph.outputs)}")
+    return "\n".join(lines)

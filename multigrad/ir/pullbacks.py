@@ -1,0 +1,236 @@
+"""The VJP of each op: named functions `(xp, cotangent, result, *operands, **attrs)` -> one cotangent per operand.
+
+They are written with the recording namespace `xp` (see `record.py`), so a VJP is itself a graph that can be
+lowered, shown and differentiated again. None means zero. Broadcasting is undone by `derivatives.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Cotangents = tuple[Any, ...]
+
+
+def add(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, ct
+
+
+def sub(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, -ct
+
+
+def mul(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct * b, ct * a
+
+
+def div(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct / b, -ct * y / b
+
+
+def neg(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct,)
+
+
+def power(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    safe = xp.where(xp.greater(a, 0), a, 1.0)
+    by_a = xp.where(xp.equal(b, 0), 0.0, b * xp.pow(a, b - 1))
+    return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(safe), 0.0)
+
+
+def absolute(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.sign(x),)
+
+
+def zero(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
+    """Piecewise constant: the derivative is zero wherever it exists."""
+    return (None,) * len(operands)
+
+
+def maximum(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(xp.greater(a, b), 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def minimum(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(xp.less(a, b), 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
+
+
+def square(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (2.0 * x),)
+
+
+def sqrt(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * 0.5 / y,)
+
+
+def rsqrt(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * -0.5 * y / x,)
+
+
+def reciprocal(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * y * y,)
+
+
+def exp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * y,)
+
+
+def expm1(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.exp(x),)
+
+
+def log(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / x,)
+
+
+def log1p(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (1.0 + x),)
+
+
+def sin(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.cos(x),)
+
+
+def cos(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * xp.sin(x),)
+
+
+def atan(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (1.0 + x * x),)
+
+
+def tanh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (1.0 - y * y),)
+
+
+def sigmoid(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (y * (1.0 - y)),)
+
+
+def erf(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x))),)
+
+
+def clip(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
+    """The bounds belong to the inside, as in torch."""
+    inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
+    below, above = xp.less(x, low), xp.greater(x, high)
+    return ct * inside, ct * below, ct * above
+
+
+def where(xp: Any, ct: Any, y: Any, condition: Any, a: Any, b: Any) -> Cotangents:
+    return None, xp.where(condition, ct, 0.0), xp.where(condition, 0.0, ct)
+
+
+def cast(xp: Any, ct: Any, y: Any, x: Any, *, dtype: str) -> Cotangents:
+    return (xp.cast_like(ct, x),)
+
+
+def full_like(xp: Any, ct: Any, y: Any, x: Any, value: Any, *, dtype: Any) -> Cotangents:
+    return None, ct
+
+
+def _spread(xp: Any, value: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """Broadcast a reduction's result or cotangent back over x."""
+    if axis is not None and not keepdims:
+        axes = axis if isinstance(axis, tuple) else (axis,)
+        for position in sorted(axes, key=lambda i: (i < 0, i if i >= 0 else -i)):
+            value = xp.expand_dims(value, axis=position)
+    return xp.broadcast_to(value, x)
+
+
+def sum_(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return (_spread(xp, ct, x, axis, keepdims),)
+
+
+def mean(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    return (_spread(xp, ct, x, axis, keepdims) / _count(xp, x, axis),)
+
+
+def _count(xp: Any, x: Any, axis: Any) -> Any:
+    """The number of elements that one result combines, a symbolic integer."""
+    if axis is None:
+        return xp.size(x)
+    total: Any = 1
+    for position in axis if isinstance(axis, tuple) else (axis,):
+        total = total * xp.dim(x, position)
+    return total
+
+
+def extreme(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    """Ties share the cotangent equally."""
+    chosen = xp.equal(x, _spread(xp, y, x, axis, keepdims)) * 1.0
+    number = xp.sum(chosen, axis=axis, keepdims=keepdims)
+    return (chosen * _spread(xp, ct / number, x, axis, keepdims),)
+
+
+def norm(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
+    """Zero where the norm is zero."""
+    safe = xp.where(xp.equal(y, 0), 1.0, y)
+    return (x * _spread(xp, ct / safe, x, axis, keepdims),)
+
+
+def var(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
+) -> Cotangents:
+    centered = x - xp.mean(x, axis=axis, keepdims=True)
+    degrees = _count(xp, x, axis) - correction
+    return (2.0 * centered * _spread(xp, ct, x, axis, keepdims) / degrees,)
+
+
+def std(
+    xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
+) -> Cotangents:
+    inner = ct * 0.5 / y
+    return var(xp, inner, y, x, axis=axis, keepdims=keepdims, correction=correction)
+
+
+def sum_to(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
+    return xp.broadcast_to(ct, x), None
+
+
+def broadcast_to(xp: Any, ct: Any, y: Any, x: Any, like: Any) -> Cotangents:
+    return xp.sum_to(ct, x), None
+
+
+def expand_dims(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
+    return (xp.sum(ct, axis=axis, keepdims=False),)
+
+
+def relu(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.greater(x, 0),)
+
+
+def relu6(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (xp.greater(x, 0) & xp.less(x, 6)),)
+
+
+def leaky_relu(xp: Any, ct: Any, y: Any, x: Any, *, slope: float) -> Cotangents:
+    return (ct * xp.where(xp.greater(x, 0), 1.0, slope),)
+
+
+def elu(xp: Any, ct: Any, y: Any, x: Any, *, alpha: float) -> Cotangents:
+    return (ct * xp.where(xp.greater(x, 0), 1.0, alpha * xp.exp(xp.minimum(x, 0.0))),)
+
+
+def gelu(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangents:
+    """Exact: Phi(x) + x phi(x). Approximate: the derivative of the tanh form (Hendrycks and Gimpel, 2016)."""
+    if approximate:
+        scale = math.sqrt(2 / math.pi)
+        t = xp.tanh(scale * (x + 0.044715 * x * x * x))
+        slope = scale * (1.0 + 3 * 0.044715 * x * x)
+        return (ct * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope),)
+    cdf = 0.5 * (1.0 + xp.erf(x * math.sqrt(0.5)))
+    pdf = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return (ct * (cdf + x * pdf),)
+
+
+def silu(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    s = xp.sigmoid(x)
+    return (ct * (s * (1.0 + x * (1.0 - s))),)
+
+
+def softplus(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.sigmoid(x),)

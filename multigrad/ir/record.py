@@ -1,0 +1,372 @@
+"""Recording: symbolic values whose operators build nodes, and the neutral functions over them.
+
+Every coercion (a bool that becomes a float, a Python number that becomes a weak scalar) happens in `apply` and
+nowhere else. The functions of the neutral dialect (`neutral.py`) and the framework dialects all end here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+from ..errors import TraceError
+from . import ops
+from .graph import Graph, Location, Node, make_node
+from .ops import Op
+from .scalars import on_numbers
+from .types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, FLOATS, INT_SCALAR, KEY, T, Type
+
+
+class NeedFact(Exception):
+    """Python needs something concrete; the capture is repeated with these facts fixed."""
+
+    def __init__(self, *facts: str) -> None:
+        super().__init__(*facts)
+        self.facts = facts
+
+
+class Trace:
+    """One capture in progress: the facts fixed so far, where nodes were written, the draws made."""
+
+    def __init__(
+        self,
+        name: str,
+        facts: Mapping[str, Any] | None = None,
+        value_class: type[Value] | None = None,
+    ) -> None:
+        self.name = name
+        self.facts = dict(facts or {})
+        self.value_class = value_class or Value
+        self.locations: dict[Node, Location] = {}
+        self.codes: set[CodeType] = set()
+        self.draws = 0
+        self.key: Node | None = None
+        self.dialect = ""
+
+    def value(self, node: Node) -> Value:
+        """Wrap a node as a symbolic value of this trace."""
+        return self.value_class(self, node)
+
+    def input(self, name: str, type_: Type) -> Value:
+        """Return a new input."""
+        return self.value(make_node(ops.INPUT, (), {"name": name}, type_))
+
+    def next_key(self) -> Value:
+        """Return the key of the next draw: the application's own first, then fold_in(key, j)."""
+        if self.key is None:
+            self.key = make_node(ops.INPUT, (), {"name": "key"}, KEY)
+        j, self.draws = self.draws, self.draws + 1
+        own = self.value(self.key)
+        return own if j == 0 else apply(ops.FOLD_IN, own, n=j)
+
+    def location(self) -> Location | None:
+        """Return the innermost line of the user's code now running."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code in self.codes:
+                import linecache
+
+                file, line = frame.f_code.co_filename, frame.f_lineno
+                return Location(file, line, linecache.getline(file, line).strip())
+            frame = frame.f_back
+        return None
+
+    def error(self, problem: str) -> TraceError:
+        """Return a TraceError that names the rule and the line."""
+        where = self.location()
+        at = f" ({where})" if where else ""
+        return TraceError(f"rule {self.name!r}{at} {problem}")
+
+
+class Value:
+    """A symbolic value: a node of the graph under construction. It holds no numbers."""
+
+    __slots__ = ("node", "trace")
+    __hash__ = object.__hash__
+
+    def __init__(self, trace: Trace, node: Node) -> None:
+        self.trace = trace
+        self.node = node
+
+    def __repr__(self) -> str:
+        return f"<symbolic {self.node.type}>"
+
+    def __bool__(self) -> bool:
+        return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
+
+    def __float__(self) -> float:
+        return float(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
+
+    def __int__(self) -> int:
+        return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
+
+    def __index__(self) -> int:
+        return int(self._concrete("uses a tensor as an index", "Use xp functions"))
+
+    def _concrete(self, problem: str, advice: str) -> Any:
+        """Return the Python number, or ask for the facts that make it one."""
+        if self.node.op is ops.CONST:
+            return self.node.attr("value")
+        if self.node.type.kind == "scalar":
+            facts = {fact for node in Graph("", (), (self.node,)).nodes() if (fact := _fact(node))}
+            if facts:
+                raise NeedFact(*sorted(facts))
+        where = self.trace.location()
+        line = f": {where.text!r}" if where and where.text else ""
+        raise self.trace.error(
+            f"{problem}{line}. {advice}, or register the rule with native=True to run it as it is"
+        )
+
+    def __iter__(self) -> Any:
+        raise self.trace.error("iterates over a tensor. Use whole-array operations")
+
+    def __add__(self, other: Any) -> Any:
+        return apply(ops.ADD, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return apply(ops.ADD, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return apply(ops.SUB, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return apply(ops.SUB, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return apply(ops.MUL, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return apply(ops.MUL, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return apply(ops.DIV, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return apply(ops.DIV, other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return pow(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return pow(other, self)
+
+    def __neg__(self) -> Any:
+        return apply(ops.NEG, self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return apply(ops.ABS, self)
+
+    def __invert__(self) -> Any:
+        return apply(ops.NOT, self)
+
+    def __and__(self, other: Any) -> Any:
+        return apply(ops.AND, self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return apply(ops.AND, other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return apply(ops.OR, self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return apply(ops.OR, other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return apply(ops.XOR, self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return apply(ops.XOR, other, self)
+
+    def __lt__(self, other: Any) -> Any:
+        return apply(ops.LT, self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return apply(ops.LE, self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return apply(ops.GT, self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return apply(ops.GE, self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return apply(ops.EQ, self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return apply(ops.NE, self, other)
+
+
+EXACT_POWERS: dict[float, Op] = {
+    2: ops.SQUARE, 0.5: ops.SQRT, -1: ops.RECIPROCAL, -0.5: ops.RSQRT,
+}  # fmt: skip
+
+
+def _fact(node: Node) -> str | None:
+    """Return the fact that would make a scalar node concrete."""
+    if node.op is ops.INPUT and node.type.kind == "scalar":
+        return f"param:{node.attr('name')}"
+    return "shape" if node.op in (ops.DIM, ops.SIZE) else None
+
+
+def pow(a: Any, b: Any) -> Any:
+    """a to the power b; squares and square roots take their own ops, which are exact."""
+    if isinstance(b, int | float) and not isinstance(b, bool):
+        if b in EXACT_POWERS:
+            return apply(EXACT_POWERS[b], a)
+        if b in (1, 3):
+            return a if b == 1 else a * a * a
+    return apply(ops.POW, a, b)
+
+
+# --- from arguments to a node --------------------------------------------------------------------
+
+
+def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
+    """Record `op`, or compute it at once where no operand is symbolic."""
+    trace = next((o.trace for o in operands if isinstance(o, Value)), None)
+    if trace is None:
+        return _compute(op, operands, attrs)
+    nodes = [lift(trace, operand) for operand in operands]
+    try:
+        nodes = _coerce(trace, op, nodes)
+        type_ = op.result(*(node.type for node in nodes), **attrs)
+    except TypeError as error:
+        raise trace.error(f"uses {op.name} wrongly: {error}") from error
+    if nodes and all(n.op is ops.CONST for n in nodes) and type_.kind == "scalar":
+        number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
+        return trace.value(constant(number))
+    node = make_node(op, nodes, attrs, type_)
+    if node not in trace.locations and (where := trace.location()):
+        trace.locations[node] = where
+    return trace.value(node)
+
+
+def _compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
+    # The neutral functions also work on arrays and tensors; backends are found above the IR.
+    from ..lowering.backend import compute
+
+    return compute(op, operands, attrs)
+
+
+def lift(trace: Trace, operand: Any) -> Node:
+    """Return the node of an operand: a value's own, or a constant."""
+    if isinstance(operand, Value):
+        return operand.node
+    if isinstance(operand, bool | int | float):
+        return constant(operand)
+    if hasattr(operand, "item") and getattr(operand, "ndim", None) == 0:
+        number = operand.item()
+        if isinstance(number, bool | int | float):
+            return constant(number)
+    shape = getattr(operand, "shape", None)
+    given = f"a constant {type(operand).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
+    raise trace.error(
+        f"uses {given}, which is not captured: write it as a Python number, "
+        f"or register the rule with native=True to run it as it is"
+    )
+
+
+def constant(number: Any) -> Node:
+    """Return the node of a Python number."""
+    kind = BOOL_SCALAR if isinstance(number, bool) else INT_SCALAR
+    return make_node(
+        ops.CONST, (), {"value": number}, FLOAT_SCALAR if isinstance(number, float) else kind
+    )
+
+
+def _coerce(trace: Trace, op: Op, nodes: list[Node]) -> list[Node]:
+    if op.coerce == "raw":
+        return nodes
+    if op.coerce == "bool":
+        for node in nodes:
+            if node.type.dtype != "bool":
+                raise TypeError(f"it needs bools, not {node.type}")
+        return nodes
+    if op.coerce == "where":
+        condition, *values = nodes
+        if condition.type.dtype != "bool":
+            raise TypeError(f"the condition must be bool, not {condition.type}")
+        if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
+            # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype
+            filled = make_node(
+                ops.FULL_LIKE, (condition, values[0]), {"dtype": T},
+                Type("tensor", T, condition.type.shape),
+            )  # fmt: skip
+            values = [filled, values[1]]
+        return [condition, *_unify(trace, values, keep_bools=True)]
+    return _unify(trace, nodes, keep_bools=op in (ops.EQ, ops.NE))
+
+
+def _unify(trace: Trace, nodes: list[Node], keep_bools: bool) -> list[Node]:
+    """Cast bool tensors to the float dtype of the others, and check that one dtype remains."""
+    if keep_bools and all(n.type.dtype == "bool" for n in nodes):
+        return nodes
+    floats = list(dict.fromkeys(n.type.dtype for n in nodes if _is_float_tensor(n)))
+    if len(floats) > 1:
+        if "dtype" not in trace.facts and T in floats:
+            raise NeedFact("dtype")
+        names = [trace.facts["dtype"] if d == T else d for d in floats]
+        target = floats[names.index(_wider(names))]
+    else:
+        target = floats[0] if floats else T
+    return [
+        cast_node(n, target) if n.type.kind == "tensor" and n.type.dtype != target else n
+        for n in nodes
+    ]
+
+
+def _is_float_tensor(node: Node) -> bool:
+    return node.type.kind == "tensor" and node.type.dtype != BOOL
+
+
+def _wider(names: list[str]) -> str:
+    """Return the dtype that holds the others (float16 with bfloat16 gives float32)."""
+    order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+    widest = max(names, key=order.__getitem__)
+    return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
+
+
+def cast_node(node: Node, dtype: str) -> Node:
+    """Return the node cast to a dtype; `T` is the input's."""
+    return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """x in another dtype: bool, float16, bfloat16, float32, float64, or that of a symbolic value.
+
+    A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
+    `mask.float()` does not tie a rule to float32.
+    """
+    if not isinstance(x, Value):
+        return apply(ops.CAST, x, dtype=dtype)
+    name = dtype_name(dtype)
+    own = x.node.type
+    if own.kind == "scalar":
+        return x
+    fixed = x.trace.facts.get("dtype")
+    if name in FLOATS and (own.dtype == BOOL or name == fixed):
+        name = T
+    if name == own.dtype:
+        return x
+    if name == BOOL:
+        return apply(ops.NE, x, 0)
+    if name != T and name not in FLOATS:
+        raise x.trace.error(f"casts to {name}: rules compute in bool and float dtypes")
+    return apply(ops.CAST, x, dtype=name)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the IR's name of a dtype given as a string, a Python type or a framework's object."""
+    if dtype is bool:
+        return BOOL
+    if dtype is float:
+        return T
+    name = getattr(dtype, "symbol", None) or getattr(dtype, "name", None)
+    if not isinstance(name, str):
+        name = getattr(dtype, "__name__", None) or str(dtype)
+    return name.rsplit(".", 1)[-1].rstrip("_")

@@ -1,0 +1,88 @@
+"""Types of IR values: what kind, which dtype, which shape, all symbolic.
+
+A rule is captured once for every rank and float dtype, so a dtype is `T` ("that of the rule's input") unless the
+author fixed one, and a shape is a relation to the input's shape. Scalars are weak: a Python number or a
+run-time parameter that takes the dtype of the tensor it meets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["tensor", "scalar", "key"]
+
+T = "T"  # the symbolic dtype: that of tin, or of grad_out where there is no tin
+BOOL = "bool"
+INT = "int64"
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+Shape = str | tuple[object, ...]
+INPUT_SHAPE = "x"  # the shape of tin and grad_out
+ROW = ()  # rank 0
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The type of one IR value; `dtype` of a scalar is "float", "int" or "bool" (weak)."""
+
+    kind: Kind
+    dtype: str
+    shape: Shape = ROW
+
+    def __str__(self) -> str:
+        if self.kind == "key":
+            return "key"
+        if self.kind == "scalar":
+            return f"weak {self.dtype}"
+        return f"{self.dtype}[{format_shape(self.shape)}]"
+
+
+def format_shape(shape: Shape) -> str:
+    """Return a shape as the text form shows it."""
+    if isinstance(shape, str):
+        return "..." if shape == INPUT_SHAPE else "?"
+    if shape and shape[0] == "reduced":
+        return f"... without {shape[1]}" if not shape[2] else f"... with 1 at {shape[1]}"
+    return ""
+
+
+FLOAT_SCALAR = Type("scalar", "float")
+INT_SCALAR = Type("scalar", "int")
+BOOL_SCALAR = Type("scalar", "bool")
+KEY = Type("key", "uint32")
+INPUT = Type("tensor", T, INPUT_SHAPE)
+
+
+def is_float(type_: Type) -> bool:
+    """Return whether a value of this type carries gradients."""
+    return type_.dtype == T or type_.dtype in FLOATS or type_.dtype == "float"
+
+
+def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:
+    """Return the shape after a reduction over `axis` (None: all axes)."""
+    if shape == ROW:
+        return ROW
+    if axis is None and not keepdims:
+        return ROW
+    if shape == INPUT_SHAPE:
+        return ("reduced", axis, keepdims)
+    return UNKNOWN
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """Return the shape of an elementwise result, or UNKNOWN where it cannot be told."""
+    full = [shape for shape in dict.fromkeys(shapes) if shape != ROW]
+    if not full:
+        return ROW
+    if len(full) == 1:
+        return full[0]
+    if INPUT_SHAPE in full and all(s == INPUT_SHAPE or keeps_rank(s) for s in full):
+        return INPUT_SHAPE
+    return UNKNOWN
+
+
+def keeps_rank(shape: Shape) -> bool:
+    """Return whether a shape is the input's with ones in reduced places."""
+    return isinstance(shape, tuple) and len(shape) == 3 and shape[0] == "reduced" and bool(shape[2])

@@ -1,0 +1,1 @@
+"""Lowering: from graphs to straight-line framework code."""

@@ -1,0 +1,264 @@
+"""Backends: what one must offer, how they are found, and which one owns a value.
+
+A backend is found by the entry-point group `multigrad.backends`, ours and strangers' alike. Nothing here names a
+framework: a value's owner is looked for among the backends whose framework is already imported, and cached
+by type.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendNotFound, MultigradError, suggest
+from ..ir.ops import Op
+
+if TYPE_CHECKING:
+    from .lower import Lowering
+
+Tensor = Any
+GROUP = "multigrad.backends"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """One framework's rows and hooks. Fields marked optional may be None.
+
+    Attributes:
+        name: as users write it ("torch").
+        module: the framework's import name; its presence in `sys.modules` says that it is in use.
+        distribution: what to install.
+        tensor_types: the classes of its tensors, tracers and parameters included.
+        ops: native callables by op; an op with a symbol may be left out and is written infix.
+        unsupported: what is missing, with the reason.
+        dtype: the framework's dtype object for an IR name.
+        render: the source of the native custom-gradient object for a lowering.
+        finish: that object, from the namespace the source was executed in.
+        attach_native: the same for a rule that runs as it is: (forward, backward, name) -> object.
+        call: how to call the object: (object, lowering) -> `f(tin, *values)`.
+        weak: optional; (scalar, dtype) -> scalar of that dtype, where the framework would promote.
+        weak_literals: whether `weak` is needed for literals too.
+        namespace: names that `render` uses.
+        mirror: optional; a context manager that shows the frame's token to the compiler.
+        guard: optional; called with (x, activation) at each application, raises StaleTraceError.
+        refresh: optional; called with the registry's epoch when a name changes its meaning.
+        draw_key: two uint32 (or a tensor of them) from the framework's own generator.
+        key_pair: the key in a user's key object.
+        fold_in: (key, n) -> key.
+        is_traced: whether a value is known at run time only.
+        to_numpy: a concrete tensor as a NumPy array.
+        jit: `xg.jit` for this framework.
+    """
+
+    name: str
+    module: str
+    distribution: str
+    tensor_types: Callable[[], tuple[type, ...]]
+    ops: Mapping[Op, Callable[..., Any]]
+    unsupported: Mapping[Op, str]
+    dtype: Callable[[str], Any]
+    render: Callable[[Lowering], str]
+    finish: Callable[[dict[str, Any], Lowering], Any]
+    attach_native: Callable[..., Any]
+    call: Callable[[Any, Lowering], Callable[..., Any]]
+    draw_key: Callable[[], Any]
+    key_pair: Callable[[Any], Any]
+    fold_in: Callable[[Any, int], Any]
+    is_traced: Callable[[Any], bool]
+    to_numpy: Callable[[Any], Any]
+    weak: Callable[[Any, Any], Any] | None = None
+    weak_literals: bool = False
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    mirror: Callable[[str], AbstractContextManager[Any]] | None = None
+    guard: Callable[[Any, Any], None] | None = None
+    refresh: Callable[[int], None] | None = None
+    jit: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """One row of `xg.backends()`."""
+
+    name: str
+    installed: bool
+    version: str | None
+    reason: str | None
+
+
+_loaded: dict[str, Backend] = {}
+_owners: dict[type, Backend] = {}
+_lock = threading.RLock()
+
+
+def load_backend(name: str) -> Backend:
+    """Return the backend of that name, importing its framework.
+
+    Raises:
+        BackendNotFound: there is none, or its framework is not installed.
+    """
+    backend = _loaded.get(name)
+    if backend is not None:
+        return backend
+    points = entry_points()
+    if name not in points:
+        raise BackendNotFound(
+            f"no backend named {name!r}{suggest(name, points)} (backends: {', '.join(points)})"
+        )
+    with _lock:
+        if name not in _loaded:
+            try:
+                backend = points[name].load()
+            except ImportError as error:
+                raise BackendNotFound(
+                    f"backend {name!r} cannot be imported ({error}); "
+                    f"install it: pip install 'multigrad-rules[{name}]'"
+                ) from error
+            _loaded[name] = backend
+        return _loaded[name]
+
+
+def entry_points() -> Mapping[str, Any]:
+    """Return the entry points of all backends by name, NumPy first; read once per process.
+
+    An entry point is named after its framework's import name.
+    """
+    if not _points:
+        from importlib.metadata import entry_points as find
+
+        # The reference needs no installation metadata, so that the core works from a source tree.
+        _points["numpy"] = _ReferencePoint()
+        _points.update({point.name: point for point in find(group=GROUP) if point.name != "numpy"})
+    return _points
+
+
+_points: dict[str, Any] = {}
+
+
+class _ReferencePoint:
+    def load(self) -> Backend:
+        from .reference import backend
+
+        return backend
+
+
+def backends() -> list[BackendStatus]:
+    """Return one row per backend: name, installed, version, and why not."""
+    return [_status(name) for name in entry_points()]
+
+
+def _status(name: str) -> BackendStatus:
+    try:
+        backend = load_backend(name)
+    except BackendNotFound as error:
+        return BackendStatus(name, False, None, str(error))
+    version = getattr(sys.modules.get(backend.module), "__version__", None)
+    return BackendStatus(name, True, version, None)
+
+
+def backend_of(value: Any) -> Backend:
+    """Return the backend that owns a value.
+
+    Raises:
+        BackendNotFound: no backend whose framework is imported takes values of this type.
+    """
+    type_ = type(value)
+    backend = _owners.get(type_)
+    if backend is None:
+        backend = _find_owner(type_)
+        _owners[type_] = backend
+    return backend
+
+
+def _find_owner(type_: type) -> Backend:
+    for backend in in_use():
+        if issubclass(type_, backend.tensor_types()):
+            return backend
+    names = ", ".join(entry_points())
+    raise BackendNotFound(
+        f"no backend takes a {type_.__module__}.{type_.__qualname__}; "
+        f"expected a NumPy array or a tensor of an installed backend ({names})"
+    )
+
+
+def in_use() -> list[Backend]:
+    """Return the backends whose framework is already imported."""
+    found = []
+    for name in entry_points():
+        if name in _loaded or name in sys.modules:
+            try:
+                found.append(load_backend(name))
+            except BackendNotFound:
+                continue
+    return found
+
+
+def loaded() -> list[Backend]:
+    """Return the backends loaded so far."""
+    return list(_loaded.values())
+
+
+def backend_among(values: Any) -> Backend:
+    """Return the one backend that owns the tensors among `values`, plain numbers aside.
+
+    Raises:
+        MultigradError: they belong to two frameworks.
+    """
+    tensors = [v for v in values if not isinstance(v, bool | int | float | tuple | type(None))]
+    owners = {backend_of(v) for v in tensors}
+    if len(owners) > 1:
+        names = " and ".join(sorted(owner.name for owner in owners))
+        raise MultigradError(f"one call mixes tensors of {names}; convert them to one framework")
+    return owners.pop() if owners else load_backend("numpy")
+
+
+def mirror_frame(stack: ExitStack, token: str) -> None:
+    """Show a frame's token to the compilers of all frameworks in use, until the stack closes."""
+    for backend in in_use():
+        if backend.mirror is not None:
+            stack.enter_context(backend.mirror(token))
+
+
+def concrete_number(value: Any) -> float | None:
+    """Return a 0-d tensor's number, or None where it is known at run time only."""
+    backend = backend_of(value)
+    return None if backend.is_traced(value) else float(backend.to_numpy(value))
+
+
+def key_pair(key: Any) -> Any:
+    """Return the two uint32 words in a user's key object, or a traced form of them."""
+    from ..errors import RuleValueError
+
+    if isinstance(key, tuple | list):
+        if len(key) == 2 and all(isinstance(word, int) and 0 <= word < 2**32 for word in key):
+            return (int(key[0]), int(key[1]))
+        raise RuleValueError(f"a key of two words needs two uint32, got {key!r}")
+    try:
+        backend = backend_of(key)
+    except BackendNotFound:
+        raise RuleValueError(
+            f"key must be an int, a jax key or two uint32, got {type(key).__name__} {key!r}"
+        ) from None
+    return backend.key_pair(key)
+
+
+def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
+    """Compute one op at once, on the backend that owns its operands."""
+    from ..ir.scalars import on_numbers, symbol_function
+
+    if operands and all(isinstance(o, bool | int | float) for o in operands):
+        return on_numbers(op, operands, dict(attrs))
+    backend = backend_among(operands)
+    native = backend.ops.get(op) or symbol_function(op)
+    if native is None:
+        reason = backend.unsupported.get(op, "it has no row for it")
+        from ..errors import UnsupportedOp
+
+        raise UnsupportedOp(f"{op.name} is not available on {backend.name}: {reason}")
+    return native(*operands, **attrs)

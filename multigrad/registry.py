@@ -1,0 +1,146 @@
+"""The registry of rules by name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .errors import RuleError, RuleTypeError, RuleValueError, suggest
+from .lowering.backend import loaded
+from .rule import Rule, as_rule
+
+__all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
+
+_rules: dict[str, Rule] = {}
+_lock = threading.Lock()
+_epoch = 0
+
+
+def register(
+    name: str, *, override: bool = False, native: bool | None = None
+) -> Callable[[Any], Rule]:
+    """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
+
+    Example:
+        >>> import multigrad as xg
+        >>> @xg.register("half")
+        ... def half(ctx, grad_out, tin):
+        ...     return 0.5 * grad_out
+
+    Args:
+        name: the name, any non-empty string.
+        override: replace a rule of that name; compiled code that used the old one is invalid.
+        native: None: a rule that cannot be captured runs as it is, with one warning; True: it always
+            runs as it is; False: it must be captured (TraceError).
+
+    Returns:
+        A decorator that returns the `Rule`, which is still callable.
+
+    Raises:
+        RuleError: the name is taken, or is no string.
+        RuleTypeError: the function's signature is not (ctx, grad_out, tin, **params).
+    """
+    if not isinstance(name, str) or not name:
+        raise RuleTypeError(
+            f"a rule's name is a non-empty string, got {name!r}; write @xg.register('my_rule')"
+        )
+
+    def decorate(function: Any) -> Rule:
+        rule = as_rule(function, name=name, native=native)
+        with _lock:
+            if name in _rules and not override:
+                raise RuleError(
+                    f"a rule named {name!r} is registered already; "
+                    f"pass override=True to replace it, or choose another name"
+                )
+            replaced = name in _rules
+            _rules[name] = rule
+        if replaced:
+            _advance()
+        return rule
+
+    return decorate
+
+
+def unregister(name: str) -> None:
+    """Remove a rule.
+
+    Raises:
+        RuleError: there is none of that name.
+    """
+    with _lock:
+        if name not in _rules:
+            raise _unknown(name)
+        del _rules[name]
+    _advance()
+
+
+def rules() -> list[str]:
+    """Return the names of all rules, sorted."""
+    return sorted(_rules)
+
+
+def get(rule: str | Rule | Callable[..., Any]) -> Any:
+    """Return a rule by name; a Rule or a callable is returned as it is.
+
+    Raises:
+        RuleError: no rule has that name.
+    """
+    if isinstance(rule, str):
+        found = _rules.get(rule)
+        if found is None:
+            raise _unknown(rule)
+        return found
+    if callable(rule):
+        return rule
+    raise RuleTypeError(
+        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r}"
+    )
+
+
+def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
+    """Return the Rule now meant by a name, a Rule or a plain function."""
+    found = get(rule)
+    return found if isinstance(found, Rule) else as_rule(found)
+
+
+def compose(*rules: str | Rule | Callable[..., Any]) -> Rule:
+    """Return the rule that applies the given ones in series, first to last.
+
+    A param reaches every part that declares it; bind one to a part with `rule.with_params(...)`.
+
+    Example:
+        >>> clip_then_noise = xg.compose("clip_norm", xg.get("noise").with_params(sigma=0.01))
+
+    Raises:
+        RuleError: a name is unknown.
+        RuleValueError: no rule was given.
+    """
+    if not rules:
+        raise RuleValueError("compose needs at least one rule, such as compose('clip_norm', 'noise')")
+    parts = tuple(part if isinstance(part, str) else resolve(part) for part in rules)
+    for part in parts:
+        resolve(part)
+    names = [part if isinstance(part, str) else part.name for part in parts]
+    return Rule(name=f"compose({', '.join(names)})", parts=parts)
+
+
+def epoch() -> int:
+    """Return how often a name changed its meaning; compiled code is keyed by it."""
+    return _epoch
+
+
+def _advance() -> None:
+    global _epoch
+    with _lock:
+        _epoch += 1
+    for backend in loaded():
+        if backend.refresh is not None:
+            backend.refresh(_epoch)
+
+
+def _unknown(name: str) -> RuleError:
+    return RuleError(
+        f"no rule named {name!r}{suggest(name, _rules)} ({len(_rules)} rules: multigrad rules)"
+    )

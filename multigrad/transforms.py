@@ -1,0 +1,21 @@
+"""The rules of FreeGrad's `transforms`, under the function names that it gives them."""
+
+from .rules.jamming import full_jam, positive_jam, rectangular_jam
+from .rules.straight_through import linear_derivative as identity
+from .rules.surrogate import rectangular, triangular
+from .rules.surrogate import relu_derivative as heaviside
+from .rules.transforms import centralize, clip_norm, noise, scale
+
+__all__ = [
+    "centralize",
+    "clip_norm",
+    "full_jam",
+    "heaviside",
+    "identity",
+    "noise",
+    "positive_jam",
+    "rectangular",
+    "rectangular_jam",
+    "scale",
+    "triangular",
+]
