@@ -10,31 +10,32 @@ No framework is imported here; `xg.Activation` (the torch module) and others loa
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from . import rules as _library  # noqa: F401  (registers the rule library)
-from .activation import activation
-from .capture import xp
-from .context import use
-from .errors import (
-    BackendNotFound,
-    GradientError,
-    MultigradError,
-    RuleError,
-    StaleTraceError,
-    TraceError,
-    UnsupportedOp,
-)
-from .gradients import apply_to_gradients
-from .jit import jit
-from .lowering.backend import backends
-from .lowering.lower import NativeRuleWarning, lower, source
-from .registry import compose, get, register, rules, unregister
-from .rule import Rule
-from .show import show
 
 if TYPE_CHECKING:
     from . import transforms
+    from .activation import activation
+    from .capture import xp
+    from .context import use
+    from .errors import (
+        BackendNotFound,
+        GradientError,
+        MultigradError,
+        RuleError,
+        StaleTraceError,
+        TraceError,
+        UnsupportedOp,
+    )
+    from .gradients import apply_to_gradients
+    from .jit import jit
+    from .lowering.backend import backends
+    from .lowering.lower import NativeRuleWarning, lower, source
+    from .registry import compose, get, register, rules, unregister
+    from .rule import Rule
+    from .show import show
     from .wrappers import Activation
 
     __version__: str
@@ -68,26 +69,71 @@ __all__ = [
     "xp",
 ]
 
+# The room of each public name. All load when first asked for: importing them took 1.3 times what
+# importing NumPy takes, and most programs need few.
+_ROOMS = {
+    "Activation": "wrappers",
+    "BackendNotFound": "errors",
+    "GradientError": "errors",
+    "MultigradError": "errors",
+    "NativeRuleWarning": "lowering.lower",
+    "Rule": "rule",
+    "RuleError": "errors",
+    "StaleTraceError": "errors",
+    "TraceError": "errors",
+    "UnsupportedOp": "errors",
+    "activation": "activation",
+    "apply_to_gradients": "gradients",
+    "backends": "lowering.backend",
+    "compose": "registry",
+    "get": "registry",
+    "jit": "jit",
+    "lower": "lowering.lower",
+    "register": "registry",
+    "rules": "registry",
+    "show": "show",
+    "source": "lowering.lower",
+    "unregister": "registry",
+    "use": "context",
+}
+_MODULES = {"functional", "hook", "keras", "transforms", "wrappers"}
+
 
 def __getattr__(name: str) -> Any:
-    """Load what costs time, or needs a framework, when it is asked for."""
-    if name == "__version__":
-        import importlib.metadata as metadata
-
-        try:
-            return metadata.version("multigrad-rules")
-        except metadata.PackageNotFoundError:  # a source tree that was never installed
-            return "0.0.0"
-    if name == "Activation":
-        from .wrappers import Activation
-
-        return Activation
-    if name in ("transforms", "keras", "wrappers", "hook", "functional"):
-        import importlib
-
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module 'multigrad' has no attribute {name!r}")
+    if name in _ROOMS:
+        value = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+    elif name in _MODULES:
+        value = import_module(f".{name}", __name__)
+    elif name == "xp":
+        value = import_module(".capture.xp", __name__)
+    elif name == "__version__":
+        return _read_version()
+    else:
+        raise AttributeError(f"module 'multigrad' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _read_version() -> str:
+    import importlib.metadata as metadata
+
+    try:
+        return metadata.version("multigrad-rules")
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        return "0.0.0"
+
+
+class _Package(ModuleType):
+    """This package: where a public function and a room share a name, the name is the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing a submodule binds it on its package.
+        if not (name in _ROOMS and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -87,6 +87,10 @@ class Activation:
         for is_tracing, call_traced in tracers:
             if is_tracing():
                 return call_traced(self, x)
+        return self.apply(x)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return the activation of x, where no compiler reads along."""
         backend = backend_of(x)
         if backend.guard is not None:
             backend.guard(x, self)

@@ -6,7 +6,6 @@ rule, ImportError for a missing framework), the error is that class too.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -52,6 +51,8 @@ class GradientError(MultigradError):
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or an empty string."""
+    import difflib  # 2 ms, and only errors need it
+
     by_lower = {word.lower(): word for word in known}
     close = difflib.get_close_matches(str(given).lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

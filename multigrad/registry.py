@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
@@ -13,6 +14,7 @@ from .rule import Rule, as_rule
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
 _rules: dict[str, Rule] = {}
+_library_is_loaded = False
 _lock = threading.Lock()
 _epoch = 0
 
@@ -47,6 +49,7 @@ def register(
         )
 
     def decorate(function: Any) -> Rule:
+        _load_library()
         rule = as_rule(function, name=name, native=native)
         with _lock:
             if name in _rules and not override:
@@ -69,6 +72,7 @@ def unregister(name: str) -> None:
     Raises:
         RuleError: there is none of that name.
     """
+    _load_library()
     with _lock:
         if name not in _rules:
             raise _unknown(name)
@@ -78,6 +82,7 @@ def unregister(name: str) -> None:
 
 def rules() -> list[str]:
     """Return the names of all rules, sorted."""
+    _load_library()
     return sorted(_rules)
 
 
@@ -88,6 +93,7 @@ def get(rule: str | Rule | Callable[..., Any]) -> Any:
         RuleError: no rule has that name.
     """
     if isinstance(rule, str):
+        _load_library()
         found = _rules.get(rule)
         if found is None:
             raise _unknown(rule)
@@ -97,6 +103,14 @@ def get(rule: str | Rule | Callable[..., Any]) -> Any:
     raise RuleTypeError(
         f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r}"
     )
+
+
+def _load_library() -> None:
+    """Register the rule library when a name is first asked for: it costs more than importing NumPy."""
+    global _library_is_loaded
+    if not _library_is_loaded:
+        _library_is_loaded = True  # first: the library's own rules call register
+        import_module("multigrad.rules")
 
 
 def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:

@@ -35,6 +35,8 @@ backend = Backend(
     mirror=compile.mirror,
     refresh=compile.refresh,
     jit=compile.jit,
+    scalar_left=ops.SCALAR_LEFT,
+    scalar_right=ops.SCALAR_RIGHT,
     namespace=attach.NAMESPACE,
 )
 _ = capture  # imported for its table

@@ -69,7 +69,7 @@ class Activation(nn.Module):
         """Return the activation of x."""
         if is_compiling():
             return call_traced(self._activation, x)
-        return self._activation(x)
+        return self._activation.apply(x)
 
     def extra_repr(self) -> str:
         """Say what stands between the parentheses of the repr."""

@@ -14,6 +14,7 @@ from multigrad.ir.ops import Op
 from . import random
 
 Tensor = torch.Tensor
+transforms_active = torch._C._are_functorch_transforms_active
 Axis = int | tuple[int, ...] | None
 
 
@@ -137,8 +138,11 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def heaviside(x: Tensor) -> Tensor:
-    # torch.heaviside takes 5.2 ms for 1e6 elements, the comparison 1.0 ms.
-    return (x > 0).to(x.dtype)
+    # Compared straight into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside 5.2 ms).
+    # `out=` has no batching rule and no derivative, so only where neither is wanted.
+    if torch.is_grad_enabled() or transforms_active():
+        return (x > 0).to(x.dtype)
+    return torch.gt(x, 0, out=torch.empty_like(x))
 
 
 def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
@@ -221,3 +225,14 @@ OPS: dict[Op, Callable[..., Any]] = {
 }
 
 UNSUPPORTED: dict[Op, str] = {}
+
+# Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does not.
+SCALAR_LEFT: dict[Op, Callable[..., Any]] = {
+    ops.SUB: torch.rsub,
+    ops.MAXIMUM: torch.clamp_min,
+    ops.MINIMUM: torch.clamp_max,
+}
+SCALAR_RIGHT: dict[Op, Callable[..., Any]] = {
+    ops.MAXIMUM: torch.clamp_min,
+    ops.MINIMUM: torch.clamp_max,
+}

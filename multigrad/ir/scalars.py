@@ -116,9 +116,14 @@ def scalar_function(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any, **attrs: Any) -> Any:
         for a in args:
-            if type(a) is not float and not isinstance(a, float | int):
+            if not isinstance(a, float | int):
                 return native(*args, **attrs)
         return exact(*args) if exact is not None and not attrs else on_numbers(op, args, attrs)
 
-    call.__name__ = f"scalar_{op.name}"
-    return call
+    def call_two(a: Any, b: Any) -> Any:
+        # Two Python floats are the common case on the hot path.
+        return exact(a, b) if type(a) is float and type(b) is float else call(a, b)  # type: ignore[misc]
+
+    chosen = call_two if exact is not None and len(op.operands) == 2 else call
+    chosen.__name__ = f"scalar_{op.name}"
+    return chosen

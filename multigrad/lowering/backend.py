@@ -42,6 +42,8 @@ class Backend:
         call: how to call the object: (object, lowering) -> `f(tin, *values)`.
         weak: optional; (scalar, dtype) -> scalar of that dtype, where the framework would promote.
         weak_literals: whether `weak` is needed for literals too.
+        scalar_left: faster callables `f(tensor, scalar)` for `op(scalar, tensor)`.
+        scalar_right: the same for `op(tensor, scalar)`.
         namespace: names that `render` uses.
         mirror: optional; a context manager that shows the frame's token to the compiler.
         guard: optional; called with (x, activation) at each application, raises StaleTraceError.
@@ -72,6 +74,8 @@ class Backend:
     to_numpy: Callable[[Any], Any]
     weak: Callable[[Any, Any], Any] | None = None
     weak_literals: bool = False
+    scalar_left: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
+    scalar_right: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
     namespace: Mapping[str, Any] = field(default_factory=dict)
     mirror: Callable[[str], AbstractContextManager[Any]] | None = None
     guard: Callable[[Any, Any], None] | None = None

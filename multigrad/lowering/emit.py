@@ -123,6 +123,9 @@ class _Writer:
             native = self.backend.ops.get(node.op) or symbol_function(node.op) or self.native(node.op)
             name = self.emission.bind(f"scalar_{node.op.name}", scalar_function(node.op, native))
             return f"{name}({', '.join(self.done[o][0] for o in node.operands)})", ATOM
+        faster = self.scalar_form(node)
+        if faster is not None:
+            return faster, ATOM
         native = self.native(node.op)
         operands = [self.operand(node, operand) for operand in node.operands]
         if node.op.symbol is not None and native is INFIX:
@@ -131,6 +134,20 @@ class _Writer:
         for name, value in node.attrs:
             arguments.append(f"{name}={self.attribute(name, value)}")
         return f"{self.emission.bind(node.op.name, native)}({', '.join(arguments)})", ATOM
+
+    def scalar_form(self, node: Node) -> str | None:
+        """Return the call of a kernel made for a tensor and a scalar, where the backend has one."""
+        if len(node.operands) != 2:
+            return None
+        for table, (tensor, scalar) in (
+            (self.backend.scalar_right, node.operands),
+            (self.backend.scalar_left, node.operands[::-1]),
+        ):
+            kernel = table.get(node.op)
+            if kernel and tensor.type.kind == "tensor" and scalar.type.kind == "scalar":
+                name = self.emission.bind(kernel.__name__, kernel)
+                return f"{name}({self.done[tensor][0]}, {self.operand(node, scalar)[0]})"
+        return None
 
     def native(self, op: ops.Op) -> Any:
         """Return the backend's callable of an op.
