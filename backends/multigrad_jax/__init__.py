@@ -33,6 +33,7 @@ backend = Backend(
     is_traced=bridge.is_traced,
     to_numpy=bridge.to_numpy,
     weak=bridge.weak,
+    forward_mode=True,
     namespace=attach.NAMESPACE,
     mirror=compile.mirror,
     guard=compile.guard,

@@ -15,6 +15,7 @@ import jax
 from . import random
 
 if TYPE_CHECKING:
+    from multigrad.lowering.emit import Body
     from multigrad.lowering.lower import Lowering
 
 Tensor = Any
@@ -22,6 +23,8 @@ Tensor = Any
 
 def render(lowering: Lowering) -> str:
     """Return the source of the custom function and its two rules."""
+    if lowering.tangent is not None:
+        return _render_forward_mode(lowering, lowering.tangent)
     f, b, name = lowering.forward, lowering.backward, lowering.identifier
     kept = _tuple([*(["tin"] if lowering.saves else []), *lowering.params])
     unpack = f"    {kept} = residuals\n" if kept != "()" else ""
@@ -45,12 +48,29 @@ def backward(residuals, grad_out):
 """
 
 
+def _render_forward_mode(lowering: Lowering, tangent: Body) -> str:
+    """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse mode."""
+    f, name, given = lowering.forward, lowering.identifier, f"tin{lowering.arguments}"
+    return f"""\
+@custom_jvp
+def {name}(tin{lowering.signature}):
+{f.indented(4)}    return {f.result}
+
+
+@{name}.defjvp
+def tangent_rule(primals, tangents):
+    {_tuple(given.split(", "))} = primals
+    tangent = tangents[0]
+{tangent.indented(4)}    return {name}({given}), {tangent.result}
+"""
+
+
 def _tuple(words: list[str]) -> str:
     """Return the source of a tuple."""
     return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
-NAMESPACE = {"custom_vjp": jax.custom_vjp}
+NAMESPACE = {"custom_jvp": jax.custom_jvp, "custom_vjp": jax.custom_vjp}
 
 
 def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:

@@ -37,6 +37,7 @@ backend = Backend(
     jit=compile.jit,
     scalar_left=ops.SCALAR_LEFT,
     scalar_right=ops.SCALAR_RIGHT,
+    forward_mode=True,
     namespace=attach.NAMESPACE,
 )
 _ = capture  # imported for its table

@@ -29,6 +29,32 @@ def render(lowering: Lowering) -> str:
     load = "        (tin,) = ctx.saved_tensors\n" if lowering.saves else ""
     nones = ", None" * len(lowering.params)
     unpack = f"        tin{lowering.arguments} = inputs\n" if lowering.params else "        (tin,) = inputs\n"
+    # setup_context may not save an input that is returned as it is, but may save beside a view of it.
+    output = "tin.view_as(tin)" if f.result == "tin" else f.result
+    if lowering.tangent is not None:
+        return f"""\
+class {name}(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tin{lowering.signature}):
+{f.indented(8)}        return {output}
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{unpack}{draw}        ctx.save_for_backward(tin)
+        ctx.save_for_forward(tin)
+{stored}
+    @staticmethod
+    def backward(ctx, grad_out):
+        (tin,) = ctx.saved_tensors
+{loaded}{b.indented(8)}        return {lowering.grad_in}{nones}
+
+    @staticmethod
+    def jvp(ctx, tangent, *params):
+        (tin,) = ctx.saved_tensors
+{loaded}{lowering.tangent.indented(8)}        return {lowering.tangent.result}
+"""
     needs_inputs = bool(lowering.params or lowering.saves)
     return f"""\
 class {name}_eager(Function):
@@ -47,7 +73,7 @@ class {name}(Function):
 
     @staticmethod
     def forward(tin{lowering.signature}):
-{f.indented(8)}        return {f.result}
+{f.indented(8)}        return {output}
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -64,7 +90,7 @@ def finish(namespace: dict[str, Any], lowering: Lowering) -> type[Function]:
     """Return the public class; its docstring says what it is."""
     native = namespace[lowering.identifier]
     native.__doc__ = f"{lowering.name}, as emitted by multigrad."
-    native.eager = namespace[f"{lowering.identifier}_eager"]
+    native.eager = namespace.get(f"{lowering.identifier}_eager", native)
     return native
 
 
@@ -73,6 +99,8 @@ NAMESPACE = {"Function": Function, "transforms_active": transforms_active}
 
 def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
     """Return how the hot path calls the class: the C entry directly, unless a transform is active."""
+    if native.eager is native:  # with forward mode there is one class only
+        return native.apply
     # Function.apply looks for default arguments in Python first; its base is the C implementation.
     eager = super(Function, native.eager).apply
     transformed = super(native, native).apply

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import GradientError, MultigradError, TraceError
+from ..errors import GradientError, MultigradError, TraceError, UnsupportedOp
 from ..forwards import Forward, find_forward
 from ..function import Function
 from ..ir.graph import Graph
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ..rule import Family, Rule
 
 Tensor = Any
-RESERVED = ("ctx", "tin", "grad_out", "key", "residuals", "output", "forward", "backward", "draw_key")
+RESERVED = (
+    "ctx", "tin", "grad_out", "key", "residuals", "output", "forward", "backward", "draw_key", "tangent", "primals", "tangents", "inputs", "cls", "args",
+)
 Entry = Callable[..., Any]
 _lock = threading.RLock()
 
@@ -48,6 +50,7 @@ class Lowering:
         saves: whether backward reads tin's values.
         defaults: values for params where the object is for people to call; "key" is then drawn.
         check: the name of the shape check to apply to the result, or "".
+        tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is asked for.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Lowering:
     saves: bool
     defaults: Mapping[str, Any] = field(default_factory=dict)
     check: str = ""
+    tangent: Body | None = None
 
     @property
     def signature(self) -> str:
@@ -97,7 +101,10 @@ class Lowered:
 
 
 def lower_function(
-    function: Function, backend: Backend, defaults: Mapping[str, Any] | None = None
+    function: Function,
+    backend: Backend,
+    defaults: Mapping[str, Any] | None = None,
+    forward_mode: bool = False,
 ) -> Lowered:
     """Emit, compile and attach a Function on a backend."""
     emission = Emission(backend, function.backward.name)
@@ -106,13 +113,18 @@ def lower_function(
     emission.namespace.update(backend.namespace)
     forward = emit_body(function.forward, emission)
     backward = emit_body(function.backward, emission)
+    tangent = None
+    if forward_mode:
+        from ..ir.linearity import tangent_map
+
+        tangent = emit_body(tangent_map(function.backward), emission)
     check = ""
     if function.backward.outputs[0].type.shape == UNKNOWN:
         check = emission.bind("check_shape", _shape_check(function.backward.name))
     params = (*function.params, *(("key",) if function.is_random else ()))
     lowering = Lowering(
         function.name, identifier(function.name), forward, backward, params,
-        bool(function.saves), _defaults(function, params, defaults), check,
+        bool(function.saves), _defaults(function, params, defaults), check, tangent,
     )  # fmt: skip
     if lowering.draws:
         emission.namespace["draw_key"] = backend.draw_key
@@ -182,11 +194,12 @@ def lower_family(
     forward: Forward,
     facts: Mapping[str, Any],
     defaults: Mapping[str, Any] | None = None,
+    forward_mode: bool = False,
 ) -> Lowered:
     """Lower a rule under a forward."""
     backward = family.graph(True, facts)
     name = f"{family.rule.name} under {forward.name}"
-    return lower_function(Function(name, forward.graph(), backward), backend, defaults)
+    return lower_function(Function(name, forward.graph(), backward), backend, defaults, forward_mode)
 
 
 def find_lowered(
@@ -460,8 +473,8 @@ def lower(
         rule: a name, a Rule or a function; None is the forward's true derivative.
         backend: "torch", "jax", "tensorflow", "numpy" or a third party's.
         forward: the activation that the rule sits under.
-        forward_mode: ask for an object that also supports forward mode (jax: `custom_jvp`); for rules
-            that are linear in grad_out.
+        forward_mode: ask for an object that also supports forward mode (torch: a Function with `jvp`; jax:
+            `custom_jvp`, where jax chooses what to keep); for rules that are linear in grad_out.
 
     Returns:
         torch: an `autograd.Function` subclass, `F.apply(x, *params)`; jax: a `custom_vjp` function; tensorflow:
@@ -488,14 +501,16 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lo
 
     backend = load_backend(backend_name)
     row = find_forward(forward)
-    if forward_mode:
-        raise MultigradError("forward_mode is not available yet; lower without it")
+    if forward_mode and not backend.forward_mode:
+        raise UnsupportedOp(
+            f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
+        )
     if rule is None:
-        return lower_derivative(row, backend)
+        return lower_derivative(row, backend, forward_mode)
     spec = resolve(rule).spec()
     try:
         values = dict(zip(spec.family.runtime, spec.values, strict=True))
-        return lower_family(spec.family, backend, row, {}, values)
+        return lower_family(spec.family, backend, row, {}, values, forward_mode)
     except NeedFact as need:
         raise TraceError(
             f"rule {spec.family.rule.name!r} needs {', '.join(need.facts)} of its input in Python; "
@@ -503,8 +518,8 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lo
         ) from need
 
 
-def lower_derivative(forward: Forward, backend: Backend) -> Lowered:
+def lower_derivative(forward: Forward, backend: Backend, forward_mode: bool = False) -> Lowered:
     """Lower a forward with its true derivative."""
-    derivative = forward.derivative()
     name = f"d({forward.name}) under {forward.name}"
-    return lower_function(Function(name, forward.graph(), derivative), backend)
+    function = Function(name, forward.graph(), forward.derivative())
+    return lower_function(function, backend, forward_mode=forward_mode)
