@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from .gradients import apply_to_gradients
     from .jit import jit
     from .lowering.backend import backends
-    from .lowering.lower import NativeRuleWarning, lower, source
+    from .lowering.entries import NativeRuleWarning
+    from .lowering.lower import lower, source
     from .registry import compose, get, register, rules, unregister
     from .rule import Rule
     from .show import show
@@ -76,7 +77,7 @@ _ROOMS = {
     "BackendNotFound": "errors",
     "GradientError": "errors",
     "MultigradError": "errors",
-    "NativeRuleWarning": "lowering.lower",
+    "NativeRuleWarning": "lowering.entries",
     "Rule": "rule",
     "RuleError": "errors",
     "StaleTraceError": "errors",
@@ -119,7 +120,7 @@ def __dir__() -> list[str]:
 
 
 def _read_version() -> str:
-    import importlib.metadata as metadata
+    from importlib import metadata
 
     try:
         return metadata.version("multigrad-rules")

@@ -14,8 +14,8 @@ from . import registry
 from .context import CURRENT, Application, apply_now
 from .forwards import Forward, find_forward
 from .lowering.backend import Backend, backend_of
-from .lowering.emit import Emission, compile_source, emit_body
-from .lowering.lower import find_entry, lower_derivative
+from .lowering.entries import find_entry
+from .lowering.lower import lower_derivative, lower_forward
 from .rule import Rule
 
 Tensor = Any
@@ -111,10 +111,7 @@ def plain(forward: Forward, backend: Backend) -> Callable[..., Any]:
     function = _plain.get((backend.name, forward.name))
     if function is None:
         if forward.differentiable:
-            emission = Emission(backend, forward.name)
-            body = emit_body(forward.graph(), emission)
-            source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
-            function = compile_source(source, forward.name, emission.namespace)["forward"]
+            function = lower_forward(forward, backend)
         else:
             function = lower_derivative(forward, backend).call
         _plain[backend.name, forward.name] = function

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from .errors import RuleError, RuleValueError, suggest
 from .lowering.backend import mirror_frame
@@ -104,7 +104,7 @@ class use:
         self.key = key
         self._open: list[ExitStack] = []
 
-    def __enter__(self) -> use:
+    def __enter__(self) -> Self:
         application = apply_now(self.rule, self.params, self.key)
         before = CURRENT.get()
         both = "all" in self.scope

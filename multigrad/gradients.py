@@ -8,7 +8,7 @@ from typing import Any
 from .context import CURRENT, Application, Counter, apply_now, normalize_key
 from .errors import BackendNotFound, RuleError
 from .lowering.backend import backend_of
-from .lowering.lower import apply_rule
+from .lowering.entries import apply_rule
 from .rule import Rule
 
 

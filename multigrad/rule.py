@@ -145,7 +145,7 @@ class Rule:
         """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out)."""
         if isinstance(grad_out, Value):
             return self.run(grad_out.trace, grad_out, tin, self._checked(params))
-        from .lowering.lower import call_rule
+        from .lowering.entries import call_rule
 
         return call_rule(self, ctx, grad_out, tin, params)
 
@@ -243,6 +243,10 @@ class Family:
                         static=self.static, facts=facts,
                     )  # fmt: skip
                 except NeedFact as need:
+                    if facts.keys() >= set(need.facts):  # asked again: no capture would end
+                        raise TraceError(
+                            f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
+                        ) from need
                     self.facts = self.facts | set(need.facts)
                     raise
                 if len(self._graphs) >= 256:  # many shapes or values: keep memory bounded

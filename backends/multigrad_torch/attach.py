@@ -7,7 +7,7 @@ Two classes share one backward. The old style (forward gets ctx) costs 13 to 17 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.autograd import Function
@@ -15,7 +15,7 @@ from torch.autograd import Function
 if TYPE_CHECKING:
     from multigrad.lowering.lower import Lowering
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
 
 

@@ -2,7 +2,7 @@
 
 Dynamo guards the strings that it reads from plain objects, so the frame's token is mirrored to a thread-local string
 and the registry's epoch to a global one: another rule is another graph, and coming back is a cache hit. What the
-traced code then calls is emitted per (activation, token) with its numbers as literals.
+traced code then calls is emitted per (activation, token), with its numbers as literals or, under `xg.jit`, as inputs.
 """
 
 from __future__ import annotations
@@ -11,27 +11,45 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.activation import Activation, by_key, plain, tracers
-from multigrad.context import CURRENT, Application, Frame, key_token
-from multigrad.lowering.backend import load_backend
+from multigrad.context import CURRENT, Application, Frame
+from multigrad.errors import MultigradError, StaleTraceError
+from multigrad.lowering.backend import concrete_number, load_backend
 from multigrad.lowering.emit import compile_source
-from multigrad.lowering.lower import draw, find_entry, find_lowered, lower_derivative
+from multigrad.lowering.entries import draw, find_entry, find_lowered
+from multigrad.lowering.lower import lower_derivative
 
-from .random import draw_key
+from . import random
+from .hooks import note_regions
 
-Tensor = Any
+Tensor: TypeAlias = Any
+JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
+HIDDEN = "xg.jit(*) "  # and where the rule's numbers are inputs of the graph, not literals
+DRAWS = " draws"  # how the name of a call ends that counts as an application under a hidden key
+REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
 
 
 class Mirror(threading.local):
-    """The token of the frame in force on this thread; set in `__init__`, where Dynamo guards it."""
+    """What traced code reads on this thread; set in `__init__`, where Dynamo guards it."""
 
     def __init__(self) -> None:
-        self.token = ""
+        self.token = ""  # of the frame in force; under xg.jit, without the numbers
+        self.exact = ""  # under xg.jit, with the numbers
+        self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: the numbers, the key and its count
+        self.applied = Applied()
+
+
+class Applied:
+    """How many applications under a hidden key have been made in the current call."""
+
+    def __init__(self) -> None:
+        self.number = 0
 
 
 class Epoch:
@@ -43,19 +61,20 @@ class Epoch:
 
 MIRROR = Mirror()
 EPOCH = Epoch()
-CALLS: dict[str, Callable[[Tensor], Tensor]] = {}
+CALLS: dict[str, Callable[..., Tensor]] = {}
 _serial = itertools.count()
 
 
 @contextmanager
 def mirror(token: str) -> Iterator[None]:
     """Show a frame's token to Dynamo."""
-    MIRROR.token = token
+    note_regions()
+    before, MIRROR.token = MIRROR.token, token
     try:
         yield
     finally:
-        # From the ContextVar, not from a saved value: asyncio tasks interleave.
-        MIRROR.token = CURRENT.get().token
+        # Outside of xg.jit from the ContextVar, not from a saved value: asyncio tasks interleave.
+        MIRROR.token = before if MIRROR.hidden else CURRENT.get().token
 
 
 def refresh(epoch: int) -> None:
@@ -63,128 +82,268 @@ def refresh(epoch: int) -> None:
     EPOCH.text = str(epoch)
 
 
+# --- what compiled code calls ------------------------------------------------------------------------
+
+
 def call_traced(activation: Activation, x: Tensor) -> Tensor:
     """What Dynamo traces in the place of `Activation.__call__`."""
-    name = prepare(
-        activation.key, activation.forward.name, MIRROR.token, EPOCH.text, x.ndim, x.dtype
-    )
+    key, forward = activation.key, activation.forward.name
+    name = prepare(key, forward, MIRROR.token, EPOCH.text, x.ndim, x.dtype)
+    if name == "":
+        name = prepare(key, forward, MIRROR.exact, EPOCH.text, x.ndim, x.dtype)
+    if name.startswith(REFUSED):
+        torch._dynamo.graph_break(msg=name)
+        return apply_eagerly(activation, x)
+    hidden, n = MIRROR.hidden, 0
+    if hidden and name.endswith(DRAWS):
+        n = MIRROR.applied.number
+        MIRROR.applied.number = n + 1
+    if hidden and x.ndim == 0:  # where a float64 number would promote x, as it does one example of vmap
+        hidden = tuple(h.to(x.dtype) if h.is_floating_point() else h for h in hidden)
     if torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
-        return CALLS[name + " in graph"](x)
-    return CALLS[name](x)
+        return CALLS[name + " in graph"](x, n, *hidden)
+    return CALLS[name](x, n, *hidden)
+
+
+@torch._dynamo.disable
+def apply_eagerly(activation: Activation, x: Tensor) -> Tensor:
+    """Apply outside of compiled code, after a graph break."""
+    return activation.apply(x)
 
 
 @torch.compiler.assume_constant_result
 def prepare(key: str, forward: str, token: str, epoch: str, ndim: int, dtype: torch.dtype) -> str:
-    """Make the function for an activation under a frame, and return its name in CALLS."""
+    """Make the function for an activation under a frame, and return its name in CALLS.
+
+    "" where the rule's Python code looks at its numbers, but they are hidden.
+    """
+    try:
+        return find_call(key, forward, token, f"{epoch} {ndim} {dtype}", ndim, dtype)
+    except MultigradError as error:  # Dynamo would wrap it; after the break it is raised as it is
+        return f"{REFUSED}{type(error).__name__}: {error}"
+
+
+def find_call(
+    key: str, forward: str, token: str, rest: str, ndim: int, dtype: torch.dtype
+) -> str:
+    """Return the name in CALLS, as `prepare`."""
     act = by_key.get(key) or Activation(forward)
     application = act.in_force()
-    numbered = application is not None and application.counter is not None
-    # Each application under a key draws its own numbers, so it gets a function of its own.
-    name = f"{key} {token} {epoch} {ndim} {dtype}" + (f" {next(_serial)}" if numbered else "")
-    if name not in CALLS:
-        if len(CALLS) >= 4096:
-            CALLS.clear()
-        hidden = BUFFERS.get(token)
-        plain_call, in_graph = make_calls(act, application, ndim, dtype, hidden)
-        CALLS[name] = plain_call
-        CALLS[name + " in graph"] = torch._dynamo.allow_in_graph(in_graph)
+    jitted = token.startswith((JIT, HIDDEN))
+    if not jitted and token != CURRENT.get().token:
+        raise StaleTraceError(
+            f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "
+            f"the rule was put in force before torch was imported, or in another asyncio task. "
+            f"Import torch first, or compile with xg.jit"
+        )
+    name = f"{key} {token} {rest}"
+    if not jitted and application is not None and application.counter is not None:
+        # Each application draws its own numbers, so it gets a function of its own.
+        name += f" {next(_serial)}"
+    for known in (name, name + DRAWS):
+        if known in CALLS:
+            return known
+    call = make_call(act, application, ndim, dtype, token)
+    if call is None:
+        return ""
+    if len(CALLS) >= 4096:
+        CALLS.clear()
+    name += DRAWS if call.draws else ""
+    CALLS[name] = call.plain
+    CALLS[name + " in graph"] = torch._dynamo.allow_in_graph(call.in_graph)
     return name
 
 
-def make_calls(
-    act: Activation,
-    application: Application | None,
-    ndim: int,
-    dtype: torch.dtype,
-    hidden: tuple[Tensor, ...] | None,
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Return two functions of the tensor alone: for plain compiled code, and under torch.func."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Two functions `f(tin, n, *hidden)`: for plain compiled code, and under torch.func."""
+
+    plain: Callable[..., Tensor]
+    in_graph: Callable[..., Tensor]
+    draws: bool = False  # from a hidden key
+
+
+def make_call(
+    act: Activation, application: Application | None, ndim: int, dtype: torch.dtype, token: str
+) -> Call | None:
+    """Return what compiled code calls; None: see `prepare`."""
     backend = load_backend("torch")
     if application is None:
         if act.forward.differentiable:
-            function = plain(act.forward, backend)
-            return function, function
-        native = lower_derivative(act.forward, backend).native
-        return emit_call(native.eager, [], {}), emit_call(native, [], {})
+            return as_call(plain(act.forward, backend))
+        return emit_call(lower_derivative(act.forward, backend).native, [], {})
     spec = application.spec
     facts = {"ndim": ndim, "dtype": str(dtype).rsplit(".", 1)[-1]}
     lowered = find_lowered(spec.family, backend, act.forward, spec.values, facts)
+    hides = token.startswith(HIDDEN) and act.rule is None
+    if hides and has_static_numbers(application):
+        return None
     if lowered is None:  # it runs as it is
         entry = find_entry(spec.family, backend, act.forward)
-
-        def as_it_is(tin: Tensor) -> Tensor:
-            return entry(tin, application)
-
-        return as_it_is, as_it_is
+        return as_call(functools.partial(entry, application=application))
     words, names = [], {}
-    for i, value in enumerate(spec.values if hidden is None else hidden):
-        if isinstance(value, float):
-            words.append(f"float({str(value)!r})" if value - value != 0 else repr(value))
-        else:
-            # A later call refills a hidden buffer; this call keeps the number it was made with.
+    for i, value in enumerate(spec.values):
+        number = value if isinstance(value, float) else concrete_number(value)
+        if hides:
+            words.append(f"hidden[{i}]")
+        elif number is None:
+            words.append(f"p{i}")
             names[f"p{i}"] = value
-            words.append(f"p{i}.clone()")
-    if "key" in lowered.lowering.params:
-        if application.counter is None:
-            names["draw_key"] = draw_key
-            words.append("draw_key()")
         else:
-            key = draw(application, backend)
-            names["key"] = key
-            words.append(repr(key) if isinstance(key, tuple) else "key")
-    return emit_call(lowered.native.eager, words, names), emit_call(lowered.native, words, names)
+            words.append(f"float({str(number)!r})" if number - number != 0 else repr(number))
+    if lowered.lowering is None or "key" not in lowered.lowering.params:
+        return emit_call(lowered.native, words, names)
+    if application.counter is None:
+        return emit_call(lowered.native, [*words, "draw_key()"], {**names, "draw_key": random.draw_key})
+    if token.startswith((JIT, HIDDEN)):
+        words.append("fold_in_from(hidden[-2], hidden[-1], n)")
+        return emit_call(lowered.native, words, {**names, "fold_in_from": fold_in_from}, draws=True)
+    key = draw(application, backend)
+    words.append(repr(key) if isinstance(key, tuple) else "key")
+    return emit_call(lowered.native, words, {**names, "key": key})
 
 
-def emit_call(native: Any, words: list[str], names: dict[str, Any]) -> Callable[[Tensor], Tensor]:
-    """Return `f(tin)` with the numbers as literals, because Dynamo makes inputs of floats it finds."""
-    source = f"def call(tin):\n    return Native.apply({', '.join(['tin', *words])})\n"
-    call = compile_source(source, native.__name__, {"Native": native, **names})["call"]
-    call.__module__ = __name__  # the graph's own code names what it calls by module
-    call.__qualname__ = call.__name__ = f"{native.__name__}_{next(_serial)}"
-    return call
+def as_call(function: Callable[[Tensor], Tensor]) -> Call:
+    """Return a function of the tensor as what compiled code calls."""
+
+    def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
+        return function(tin)
+
+    return Call(call, call)
 
 
-tracers.append((torch.compiler.is_compiling, call_traced))
+def emit_call(native: Any, words: list[str], names: dict[str, Any], draws: bool = False) -> Call:
+    """Return calls with the numbers as literals, because Dynamo makes inputs of floats it finds."""
+    source = f"def call(tin, n, *hidden):\n    return Native.apply({', '.join(['tin', *words])})\n"
+    calls = []
+    for function in (getattr(native, "eager", native), native):
+        call = compile_source(source, native.__name__, {"Native": function, **names})["call"]
+        call.__module__ = __name__  # the graph's own code names what it calls by module
+        call.__qualname__ = call.__name__ = f"{native.__name__}_{next(_serial)}"
+        calls.append(call)
+    return Call(*calls, draws)
+
+
+@torch.library.custom_op("multigrad::fold_in_from", mutates_args=())
+def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
+    """Derive the key number `start + n`."""
+    return random.fold_in_words(key, int(start) + n)
+
+
+@fold_in_from.register_fake
+def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
+    return torch.empty_like(key)
+
+
+tracers.insert(0, (torch.compiler.is_compiling, call_traced))
 
 # --- xg.jit ------------------------------------------------------------------------------------------
 
-# The hidden run-time params by the token that stands for them: 0-d tensors, refilled before each call.
-BUFFERS: dict[str, tuple[Tensor, ...]] = {}
-
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return torch.compile(fn) in which numeric params of the rule in force are run-time values."""
-    compiled = torch.compile(fn, **options)
+    """Return torch.compile(fn) in which numbers and keys of the rule in force are run-time values."""
+    compiled: dict[str, Callable[..., Any]] = {}
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
         frame = CURRENT.get()
-        token = hide_params(frame)
-        if token is None:
-            MIRROR.token = frame.token
-            return compiled(*args, **kwargs)
-        MIRROR.token = token
-        try:
-            return compiled(*args, **kwargs)
-        finally:
-            MIRROR.token = frame.token
+        hidden = hide(frame.activations)
+        structure = f"{hidden.token}~{EPOCH.text}"
+        if structure not in compiled:
+            compiled[structure] = torch.compile(copy_code(fn), **options)
+        with in_force(frame, hidden):
+            return compiled[structure](*args, **kwargs)
 
     return call
 
 
-def hide_params(frame: Frame) -> str | None:
-    """Fill the buffers of the rule in force and return the token that stands for any numbers."""
-    application = frame.activations
-    if application is None or not application.spec.values:
-        return None
-    values = application.spec.values
-    if not all(isinstance(value, float) for value in values):
-        return None
-    token = f"{application.spec.family.id}(*){key_token(application)}"
-    buffers = BUFFERS.get(token)
-    if buffers is None:
-        buffers = BUFFERS[token] = tuple(torch.zeros((), dtype=torch.float64) for _ in values)
-    for buffer, value in zip(buffers, values, strict=True):
-        buffer.fill_(value)
-    return token
+def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return fn behind code of its own: Dynamo keeps at most `recompile_limit` graphs for one code."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    run.__code__ = run.__code__.replace(co_name=getattr(fn, "__name__", "run"))
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A rule in force as compiled code sees it: two tokens, and what they leave out."""
+
+    token: str
+    exact: str
+    tensors: tuple[Tensor, ...]  # the numbers, the key's two words, the number of the next application
+
+
+def hide(application: Application | None) -> Hidden:
+    """Return the rule in force with its numbers and its key as tensors."""
+    words, start = torch.zeros(2, dtype=torch.int64), torch.tensor(0)
+    if application is None:
+        return Hidden(f"{JIT}-", f"{JIT}-", (words, start))
+    spec, keyed = application.spec, ""
+    if application.counter is not None:
+        keyed, words = "@", random.key_words(application.key)
+        start = torch.tensor(application.counter.count)
+    exact = f"{JIT}{spec.token}{keyed}"
+    if has_static_numbers(application):
+        return Hidden(exact, exact, (words, start))
+    numbers = [
+        value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
+        for value in spec.values
+    ]
+    return Hidden(f"{HIDDEN}{spec.family.id}{keyed}", exact, (*numbers, words, start))
+
+
+def has_static_numbers(application: Application) -> bool:
+    """Return whether the rule's Python code looks at its numbers, so that they are part of a graph."""
+    family = application.spec.family
+    if family.rule.native is True or family.uncapturable is not None:
+        return True
+    return any(fact.startswith("param:") for fact in family.facts)
+
+
+@contextmanager
+def in_force(frame: Frame, hidden: Hidden) -> Iterator[None]:
+    """Mirror a rule whose numbers are hidden; afterwards its counter stands where it would eagerly."""
+    application, applied = frame.activations, Applied()
+    before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
+    with ExitStack() as stack:
+        if application is not None and application.counter is not None:
+            # What a graph break leaves to eager code goes on counting where compiled code is.
+            counter = SharedCounter(application.counter.count, applied)
+            inner = Application(application.spec, application.key, counter)
+            stack.callback(CURRENT.reset, CURRENT.set(Frame(inner, frame.params, frame.token)))
+        MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
+        MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
+        try:
+            yield
+        finally:
+            MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied = before
+            if application is not None and application.counter is not None:
+                application.counter.advance(applied.number)
+
+
+class SharedCounter:
+    """Counts applications together with compiled code."""
+
+    def __init__(self, start: int, applied: Applied) -> None:
+        self.start = start
+        self.applied = applied
+
+    @property
+    def count(self) -> int:
+        """The number of the next application."""
+        return self.start + self.applied.number
+
+    def __next__(self) -> int:
+        n = self.count
+        self.applied.number += 1
+        return n
+
+    def advance(self, number: int) -> None:
+        """Skip applications that compiled code has made."""
+        self.applied.number += number

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.context import use
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 
 def _context(rule: Any, params: Mapping[str, Any] | None) -> AbstractContextManager[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from multigrad.ir.ops import Op
 
 from . import random
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
 Axis = int | tuple[int, ...] | None
 

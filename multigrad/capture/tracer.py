@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import ops
-from ..ir.record import NeedFact, Value
-from ..ir.types import INPUT_SHAPE
+from ..ir.record import NeedFact, Value, dtype_name
+from ..ir.types import INPUT_SHAPE, T
 from . import methods
 from .dialect import record_call
 
@@ -30,7 +30,9 @@ class SymbolicDType:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, SymbolicDType):
             return self.symbol == other.symbol
-        raise NeedFact("dtype")
+        if self.symbol == T:
+            raise NeedFact("dtype")
+        return self.symbol == dtype_name(other)
 
     def __hash__(self) -> int:
         return hash(self.symbol)

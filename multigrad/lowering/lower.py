@@ -1,40 +1,41 @@
-"""From a rule under a forward to a native object, and from a call to that object.
-
-A miss runs capture, passes and emission once; afterwards an entry is one dictionary hit away. What a capture needed
-to know about its input (rank, shape, dtype, a param's value) becomes part of the entry's key.
-"""
+"""From a Function to a native object: emission, compilation, attachment; the public `lower` and `source`."""
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import GradientError, MultigradError, TraceError, UnsupportedOp
+from ..errors import GradientError, TraceError, UnsupportedOp
 from ..forwards import Forward, find_forward
 from ..function import Function
 from ..ir.graph import Graph
 from ..ir.record import NeedFact
 from ..ir.types import UNKNOWN
-from .backend import Backend, backend_among, backend_of, load_backend
+from .backend import Backend, load_backend
 from .emit import Body, Emission, compile_source, emit_body, identifier
 
 if TYPE_CHECKING:
-    from ..context import Application
-    from ..rule import Family, Rule
+    from ..rule import Family
 
 Tensor = Any
 RESERVED = (
-    "ctx", "tin", "grad_out", "key", "residuals", "output", "forward", "backward", "draw_key", "tangent", "primals", "tangents", "inputs", "cls", "args",
+    "ctx",
+    "tin",
+    "grad_out",
+    "key",
+    "residuals",
+    "output",
+    "forward",
+    "backward",
+    "draw_key",
+    "tangent",
+    "primals",
+    "tangents",
+    "inputs",
+    "cls",
+    "args",
 )
-Entry = Callable[..., Any]
-_lock = threading.RLock()
-
-
-class NativeRuleWarning(UserWarning):
-    """A rule could not be captured and runs as it is, in one framework only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +88,11 @@ class Lowering:
     @property
     def grad_in(self) -> str:
         """The expression that backward returns."""
-        return f"{self.check}({self.backward.result}, grad_out)" if self.check else self.backward.result
+        return (
+            f"{self.check}({self.backward.result}, grad_out)"
+            if self.check
+            else self.backward.result
+        )
 
 
 @dataclass(slots=True)
@@ -120,7 +125,7 @@ def lower_function(
         tangent = emit_body(tangent_map(function.backward), emission)
     check = ""
     if function.backward.outputs[0].type.shape == UNKNOWN:
-        check = emission.bind("check_shape", _shape_check(function.backward.name))
+        check = emission.bind("check_shape", shape_check(function.backward.name))
     params = (*function.params, *(("key",) if function.is_random else ()))
     lowering = Lowering(
         function.name, identifier(function.name), forward, backward, params,
@@ -142,7 +147,7 @@ def _defaults(
     return {**{name: None for name in params if name == "key"}, **defaults}
 
 
-def _shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
+def shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the check of a result whose shape capture could not tell."""
 
     def check_shape(grad_in: Tensor, like: Tensor) -> Tensor:
@@ -159,35 +164,6 @@ def _shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
     return check_shape
 
 
-# --- entries: what a call finds ----------------------------------------------------------------------
-
-
-def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
-    """Return `entry(tin, application) -> output`, built at the first call."""
-    key = (backend.name, forward.name)
-    entry = family.entries.get(key)
-    if entry is None:
-        with _lock:
-            entry = family.entries.get(key)
-            if entry is None:
-                entry = _build_entry(family, backend, forward, key)
-                family.entries[key] = entry
-    return entry
-
-
-def _build_entry(family: Family, backend: Backend, forward: Forward, key: Any) -> Entry:
-    if family.rule.native is True:
-        return _native_entry(family, backend, forward)
-    try:
-        lowered = lower_family(family, backend, forward, {})
-    except NeedFact:
-        return _fact_entry(family, backend, forward, key)
-    except TraceError as error:
-        _warn_native(family, error)
-        return _native_entry(family, backend, forward)
-    return _plain_entry(lowered, backend)
-
-
 def lower_family(
     family: Family,
     backend: Backend,
@@ -199,246 +175,17 @@ def lower_family(
     """Lower a rule under a forward."""
     backward = family.graph(True, facts)
     name = f"{family.rule.name} under {forward.name}"
-    return lower_function(Function(name, forward.graph(), backward), backend, defaults, forward_mode)
+    return lower_function(
+        Function(name, forward.graph(), backward), backend, defaults, forward_mode
+    )
 
 
-def find_lowered(
-    family: Family,
-    backend: Backend,
-    forward: Forward,
-    values: tuple[Any, ...],
-    known: Mapping[str, Any],
-) -> Lowered | None:
-    """Lower where only some facts about the input are known; None: the rule runs as it is.
-
-    Raises:
-        TraceError: the rule needs to know more about its input than `known` says.
-    """
-    if family.rule.native is True:
-        return None
-    while True:
-        facts: dict[str, Any] = {}
-        for name in sorted(family.facts):
-            if name.startswith("param:"):
-                facts[name] = values[family.runtime.index(name.removeprefix("param:"))]
-            elif name in known:
-                facts[name] = known[name]
-            else:
-                raise TraceError(
-                    f"rule {family.rule.name!r} needs the input's {name} in Python, which compiled "
-                    f"code does not fix. Use x.shape[i] only in arithmetic"
-                )
-        try:
-            return lower_family(family, backend, forward, facts)
-        except NeedFact:
-            continue
-        except TraceError as error:
-            _warn_native(family, error)
-            return None
-
-
-def _plain_entry(lowered: Lowered, backend: Backend) -> Entry:
-    call = lowered.call
-    assert lowered.lowering is not None
-    if "key" in lowered.lowering.params:
-
-        def random_entry(tin: Tensor, application: Application) -> Tensor:
-            return call(tin, *application.spec.values, draw(application, backend))
-
-        return random_entry
-
-    def entry(tin: Tensor, application: Application) -> Tensor:
-        return call(tin, *application.spec.values)
-
-    return entry
-
-
-def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) -> Entry:
-    """Return an entry that looks at its input first, one lowering per set of facts."""
-
-    def entry(tin: Tensor, application: Application) -> Tensor:
-        while True:
-            facts = gather_facts(family, tin, application.spec.values)
-            inner_key = (*key, tuple(facts.items()))
-            inner = family.entries.get(inner_key)
-            if inner is None:
-                try:
-                    inner = _plain_entry(lower_family(family, backend, forward, facts), backend)
-                except NeedFact:
-                    continue  # family.facts has grown: look again
-                except TraceError as error:
-                    _warn_native(family, error)
-                    inner = _native_entry(family, backend, forward)
-                family.entries[inner_key] = inner
-            return inner(tin, application)
-
-    return entry
-
-
-def gather_facts(family: Family, x: Tensor, values: tuple[Any, ...]) -> dict[str, Any]:
-    """Return what the family's capture needs to know about this call, in a fixed order."""
-    facts: dict[str, Any] = {}
-    for name in sorted(family.facts):
-        if name == "dtype":
-            facts[name] = str(x.dtype).replace("<dtype: '", "").rstrip("'>").rsplit(".", 1)[-1]
-        elif name == "ndim":
-            facts[name] = len(x.shape)
-        elif name == "shape":
-            facts[name] = _known_shape(family, x)
-        else:
-            param = name.removeprefix("param:")
-            value = values[family.runtime.index(param)]
-            if not isinstance(value, int | float):
-                raise TraceError(
-                    f"rule {family.rule.name!r} needs the value of param {param!r} in Python "
-                    f"(a branch or a loop), but it is a tensor here. Pass a Python number"
-                )
-            facts[name] = value
-    return facts
-
-
-def _known_shape(family: Family, x: Tensor) -> tuple[int, ...]:
-    shape = tuple(x.shape)
-    if any(n is None for n in shape):
-        raise TraceError(
-            f"rule {family.rule.name!r} needs the input's shape in Python, "
-            f"but it is {shape} here. Use x.shape[i] only in arithmetic"
-        )
-    return shape
-
-
-def _warn_native(family: Family, error: TraceError) -> None:
-    if family.rule.native is False:
-        raise error
-    if family.uncapturable is None:
-        family.uncapturable = error
-        warnings.warn(
-            f"{error}. It runs as it is, in this framework only "
-            f"(register it with native=True to say that this is meant)",
-            NativeRuleWarning,
-            stacklevel=6,
-        )
-
-
-def _native_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
-    """Return an entry whose backward calls the user's function on the framework's own tensors."""
-    identity = Function("", forward.graph(), forward.graph())
-    body = emit_body(identity.forward, emission := Emission(backend, family.rule.name))
+def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
+    """Return an activation as a plain function of one backend, with the framework's own derivative."""
+    emission = Emission(backend, forward.name)
+    body = emit_body(forward.graph(), emission)
     source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
-    run_forward = compile_source(source, forward.name, emission.namespace)["forward"]
-
-    def backward(ctx: Any, grad_out: Tensor, tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-        return run_as_it_is(family, ctx, grad_out, tin, values)
-
-    native = backend.attach_native(run_forward, backward, family.rule.name)
-
-    def entry(tin: Tensor, application: Application) -> Tensor:
-        return native(tin, application.spec.values)
-
-    return entry
-
-
-def run_as_it_is(
-    family: Family, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
-) -> Tensor:
-    """Call a rule's function on tensors and check what it returns.
-
-    Raises:
-        TraceError: it failed, and it had not been captured either.
-        GradientError: the result is no tensor of the input's shape.
-    """
-    params = {**family.static, **dict(zip(family.runtime, values, strict=True))}
-    rule = family.rule
-    try:
-        grad_in = rule.run_native(ctx, grad_out, tin, params)
-    except MultigradError:
-        raise
-    except Exception as error:
-        if family.uncapturable is None:
-            raise
-        owner = backend_of(grad_out).name
-        raise TraceError(f"{family.uncapturable}; run as it is on {owner}, it failed: {error}") from error
-    like = grad_out if tin is None else tin
-    if grad_in is None or not hasattr(grad_in, "shape"):
-        given = "None" if grad_in is None else f"a {type(grad_in).__name__}"
-        raise GradientError(f"rule {rule.name!r} returned {given}; expected the gradient, like tin")
-    _shape_check(rule.name)(grad_in, like)
-    if grad_in.dtype != like.dtype:
-        raise GradientError(
-            f"rule {rule.name!r} returned {grad_in.dtype} for a {like.dtype} input; "
-            f"cast it back to tin's dtype"
-        )
-    return grad_in
-
-
-# --- random keys -------------------------------------------------------------------------------------
-
-
-def draw(application: Application, backend: Backend) -> Any:
-    """Return the key of the next application: from `key=`, else from the framework's own generator."""
-    if application.counter is None:
-        return backend.draw_key()
-    n = next(application.counter)
-    return backend.fold_in(application.key, n)
-
-
-# --- a bare rule on tensors --------------------------------------------------------------------------
-
-
-def call_rule(
-    rule: Rule, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
-) -> Tensor:
-    """Apply a rule to tensors of any framework: `rule(None, grad_out, tin, **params)`."""
-    given = dict(params)
-    key = None if rule.signature.takes("key") else given.pop("key", None)
-    from ..context import Application, Counter, normalize_key
-
-    spec = rule.spec(given)
-    keyed = () if key is None else (normalize_key(key), Counter())
-    return apply_rule(Application(spec, *keyed), ctx, grad_out, tin)
-
-
-def apply_rule(
-    application: Application, ctx: Any, grad_out: Tensor, tin: Tensor | None
-) -> Tensor:
-    """Apply a rule in force to a gradient, outside any autodiff; the result is like tin, or grad_out."""
-    backend = backend_among((grad_out, tin))
-    family = application.spec.family
-    values = application.spec.values
-    if tin is not None and grad_out.dtype != tin.dtype:
-        from ..ir import ops
-
-        grad_out = backend.ops[ops.CAST](grad_out, dtype=tin.dtype)
-    function = _bare(family, backend, grad_out, tin, values)
-    if function is None:
-        return run_as_it_is(family, ctx, grad_out, tin, values)
-    call, is_random = function
-    arguments = (grad_out,) if tin is None else (grad_out, tin)
-    if is_random:
-        return call(*arguments, *values, draw(application, backend))
-    return call(*arguments, *values)
-
-
-def _bare(
-    family: Family, backend: Backend, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
-) -> tuple[Callable[..., Any], bool] | None:
-    """Return the emitted rule and whether it is random; None: it runs as it is."""
-    if family.rule.native is True:
-        return None
-    while True:
-        facts = gather_facts(family, grad_out, values)
-        key = (backend.name, None, tin is None, tuple(facts.items()))
-        if key not in family.entries:
-            try:
-                graph = family.graph(tin is not None, facts)
-            except NeedFact:
-                continue
-            except TraceError as error:
-                _warn_native(family, error)
-                family.entries[key] = None
-            else:
-                family.entries[key] = emit_rule(graph, backend)[0], graph.input("key") is not None
-        return family.entries[key]
+    return compile_source(source, forward.name, emission.namespace)["forward"]
 
 
 def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
@@ -447,12 +194,10 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     body = emit_body(graph, emission)
     result = body.result
     if graph.outputs[0].type.shape == UNKNOWN:
-        check = emission.bind("check_shape", _shape_check(graph.name))
+        check = emission.bind("check_shape", shape_check(graph.name))
         result = f"{check}({result}, grad_out)"
     name = identifier(graph.name)
-    source = (
-        f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
-    )
+    source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
     function = compile_source(source, graph.name, emission.namespace)[name]
     if backend.name == "numpy":
         from .reference import quiet
@@ -464,9 +209,7 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
 # --- the public lower and source -----------------------------------------------------------------------
 
 
-def lower(
-    rule: Any, backend: str, *, forward: str = "Linear", forward_mode: bool = False
-) -> Any:
+def lower(rule: Any, backend: str, *, forward: str = "Linear", forward_mode: bool = False) -> Any:
     """Return the native object: what an expert would have written for this framework.
 
     Args:
