@@ -29,9 +29,9 @@ by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictiona
 
 
 class Activation:
-    """A callable activation; see `activation`."""
+    """A callable activation; see `activation`. It is fixed: compiled code would not see it change."""
 
-    __slots__ = ("__weakref__", "_application", "_epoch", "forward", "key", "params", "rule")
+    __slots__ = ("__weakref__", "_application", "_epoch", "_params", "_rule", "forward", "key")
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Activation:
         params: Mapping[str, Any] | None = None,
     ) -> None:
         self.forward: Forward = find_forward(forward)
-        self.rule = rule
-        self.params = dict(params or {})
+        self._rule = rule
+        self._params = dict(params or {})
         # Equal keys mean the same backward under the same frame.
         self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
         by_key[self.key] = self
@@ -54,21 +54,31 @@ class Activation:
         params = f", params={self.params!r}" if self.params else ""
         return f"activation({self.forward.name!r}{rule}{params})"
 
+    @property
+    def rule(self) -> str | Rule | Callable[..., Any] | None:
+        """The own rule as it was given; None where `use` decides."""
+        return self._rule
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The values given for the own rule's params."""
+        return dict(self._params)
+
     def application(self) -> Application | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""
-        if self.rule is None:
-            if self.params:
+        if self._rule is None:
+            if self._params:
                 raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
             return None
         if self._epoch != registry.epoch():
-            self._application = apply_now(self.rule, self.params)
+            self._application = apply_now(self._rule, self._params)
             self._epoch = registry.epoch()
         return self._application
 
     def in_force(self) -> Application | None:
         """Return the rule that acts now: the own one, else that of the innermost `use`."""
         framed = CURRENT.get().activations
-        if self.rule is None:
+        if self._rule is None:
             return framed
         own = self.application()
         assert own is not None
@@ -76,11 +86,6 @@ class Activation:
             # A key given to `use` seeds the layer's own random rule too.
             return Application(own.spec, framed.key, framed.counter)
         return own
-
-    def token(self) -> str:
-        """Return text that is equal as long as the same backward acts."""
-        own = f"{self.application().spec.token} " if self.rule is not None else ""  # type: ignore[union-attr]
-        return f"{own}{CURRENT.get().token}~{registry.epoch()}"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the activation of x; gradients flow back by the rule in force now."""
@@ -94,7 +99,7 @@ class Activation:
         backend = backend_of(x)
         if backend.guard is not None:
             backend.guard(x, self)
-        application = CURRENT.get().activations if self.rule is None else self.in_force()
+        application = CURRENT.get().activations if self._rule is None else self.in_force()
         if application is None:
             return plain(self.forward, backend)(x)
         entry = application.spec.family.entries.get((backend.name, self.forward.name))

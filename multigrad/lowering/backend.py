@@ -121,10 +121,12 @@ def load_backend(name: str) -> Backend:
         if name not in _loaded:
             try:
                 backend = points[name].load()
-            except ImportError as error:
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != name:
+                    raise  # the framework is there: something else is broken, and should be seen
                 raise BackendNotFound(
-                    f"backend {name!r} cannot be imported ({error}); "
-                    f"install it: pip install 'multigrad-rules[{name}]'"
+                    f"backend {name!r} needs {error.name}, which is not installed: "
+                    f"pip install 'multigrad-rules[{name}]'"
                 ) from error
             _loaded[name] = backend
         return _loaded[name]
@@ -162,7 +164,7 @@ def backends() -> list[BackendStatus]:
 def _status(name: str) -> BackendStatus:
     try:
         backend = load_backend(name)
-    except BackendNotFound as error:
+    except ImportError as error:
         return BackendStatus(name, False, None, str(error))
     version = getattr(sys.modules.get(backend.module), "__version__", None)
     return BackendStatus(name, True, version, None)

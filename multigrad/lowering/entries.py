@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Tensor = Any
 Entry = Callable[..., Any]
+MOST_ENTRIES = 1024
 _lock = threading.RLock()
 
 
@@ -123,6 +124,10 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
                 except TraceError as error:
                     _warn_native(family, error)
                     inner = _native_entry(family, backend, forward)
+                if (
+                    len(family.entries) >= MOST_ENTRIES
+                ):  # one per shape or value: keep memory bounded
+                    family.entries.clear()
                 family.entries[inner_key] = inner
             return inner(tin, application)
 
