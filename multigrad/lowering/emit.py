@@ -12,6 +12,7 @@ import keyword
 import linecache
 import math
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -215,13 +216,18 @@ def identifier(name: str) -> str:
     return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
 
 
-_files = itertools.count()
+_serial = itertools.count()
+_files: deque[str] = deque()
+MOST_FILES = 4096  # emitted sources kept for tracebacks; the oldest go first
 
 
 def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Execute emitted source once, visible to tracebacks, and return its namespace."""
-    filename = f"<multigrad rule {name} {next(_files)}>"
+    filename = f"<multigrad rule {name} {next(_serial)}>"
     # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not code.
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102
+    if len(_files) >= MOST_FILES:
+        linecache.cache.pop(_files.popleft(), None)
+    _files.append(filename)
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return namespace
