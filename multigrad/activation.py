@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from . import registry
 from .context import CURRENT, Application, apply_now
@@ -31,6 +31,7 @@ by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictiona
 class Activation:
     """A callable activation; see `activation`. It is fixed: compiled code would not see it change."""
 
+    autograph_info__: ClassVar[dict[str, Any]] = {}  # tells AutoGraph that nothing is to be converted
     __slots__ = ("__weakref__", "_application", "_epoch", "_params", "_rule", "forward", "key")
 
     def __init__(

@@ -157,17 +157,22 @@ class _ReferencePoint:
 
 
 def backends() -> list[BackendStatus]:
-    """Return one row per backend: name, installed, version, and why not."""
+    """Return one row per backend: name, installed, version, and why not. No framework is imported."""
     return [_status(name) for name in entry_points()]
 
 
 def _status(name: str) -> BackendStatus:
-    try:
-        backend = load_backend(name)
-    except ImportError as error:
-        return BackendStatus(name, False, None, str(error))
-    version = getattr(sys.modules.get(backend.module), "__version__", None)
-    return BackendStatus(name, True, version, None)
+    from importlib.metadata import packages_distributions, version
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
+        return BackendStatus(name, False, None, f"pip install 'multigrad-rules[{name}]'")
+    module = sys.modules.get(name)
+    known = getattr(module, "__version__", None)
+    if known is None:
+        distributions = packages_distributions().get(name, ())
+        known = version(distributions[0]) if distributions else None
+    return BackendStatus(name, True, known, None)
 
 
 def backend_of(value: Any) -> Backend:

@@ -1,0 +1,25 @@
+"""The command `multigrad`.
+
+What it does is in `app.py`, which needs the extra `cli` (typer and rich). This file needs nothing,
+so that a missing extra becomes an install line and not a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+
+INSTALL_LINE = "pip install 'multigrad-rules[cli]'"
+EXTRA_MODULES = ("typer", "rich")
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        from .app import app
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA_MODULES:
+            raise
+        print(f"the command multigrad needs {missing}; type: {INSTALL_LINE}", file=sys.stderr)
+        sys.exit(2)
+    app()

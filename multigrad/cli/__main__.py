@@ -1,0 +1,5 @@
+"""`python -m multigrad.cli` is the command `multigrad`."""
+
+from . import main
+
+main()

@@ -1,0 +1,143 @@
+"""The commands and their options: each asks the library, as its users would, and prints."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import multigrad as xg
+from multigrad.demo.frameworks import prepare_environment
+from multigrad.errors import MultigradError
+
+MISUSED = 2
+
+app = typer.Typer(
+    name="multigrad",
+    help="Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RuleName = Annotated[
+    str, typer.Argument(metavar="RULE", help="A rule's name; see: multigrad rules")
+]
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Turn an error that the user can mend into its text and exit code 2."""
+    try:
+        yield
+    except (MultigradError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(MISUSED) from error
+
+
+@app.command(epilog="Example: multigrad backends")
+def backends() -> None:
+    """List the frameworks that multigrad knows, and why one cannot be used."""
+    # To tell whether a framework works is to import it, and TensorFlow talks while it is imported.
+    prepare_environment()
+    table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
+    for row in xg.backends():
+        installed = "yes" if row.installed else "no"
+        table.add_row(row.name, installed, row.version or "-", escape(row.reason or ""))
+    Console().print(table)
+
+
+@app.command(epilog="Example: multigrad rules")
+def rules() -> None:
+    """List the registered rules with their parameters."""
+    table = Table("name", "parameters", "what it does", box=SIMPLE_HEAD)
+    table.columns[0].no_wrap = True
+    for name in xg.rules():
+        rule = xg.get(name)
+        params = ", ".join(format_param(*param) for param in rule.params.items())
+        table.add_row(escape(name), escape(params), escape(summarize(rule.__doc__)))
+    Console().print(table)
+
+
+@app.command(epilog="Example: multigrad show triangular --forward Heaviside")
+def show(
+    rule: RuleName,
+    forward: Annotated[
+        str | None, typer.Option(help="Show the rule under this activation, forward included.")
+    ] = None,
+) -> None:
+    """Print the graph that a rule was captured as."""
+    with report_errors():
+        typer.echo(xg.show(rule if forward is None else xg.activation(forward, rule=rule)))
+
+
+@app.command(epilog="Example: multigrad source triangular torch --forward Heaviside")
+def source(
+    rule: RuleName,
+    backend: Annotated[str, typer.Argument(metavar="BACKEND", help="See: multigrad backends")],
+    forward: Annotated[
+        str, typer.Option(help="The activation that the rule sits under.")
+    ] = "Linear",
+) -> None:
+    """Print the code that runs for a rule on one backend."""
+    with report_errors():
+        typer.echo(xg.source(xg.get(rule), backend, forward=forward))
+
+
+@app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
+def demo(
+    frameworks: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+    ] = "",
+    rules: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated rules, none of them random; 'true' is the true derivative."
+        ),
+    ] = "",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs per run: 100, or 10 with --quick.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights and batches.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the PNG files and results.json.")] = Path(
+        "multigrad-demo"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer epochs: under a minute in all.")
+    ] = False,
+) -> None:
+    """Train FreeGrad's DIGITS experiment in every installed framework and compare the numbers."""
+    from multigrad.demo import experiment
+    from multigrad.demo.results import Options
+    from multigrad.demo.task import EPOCHS, QUICK_EPOCHS
+
+    count = epochs or (QUICK_EPOCHS if quick else EPOCHS)
+    with report_errors():
+        experiment.check_extra()
+        options = Options(split(frameworks), split(rules), count, seed, out)
+        code = experiment.run(options)
+    raise typer.Exit(code)
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a comma-separated option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def format_param(name: str, default: object) -> str:
+    """Return a parameter with its default."""
+    required = default is inspect.Parameter.empty
+    return f"{name} (required)" if required else f"{name}={default!r}"
+
+
+def summarize(text: str | None) -> str:
+    """Return the first line of a docstring."""
+    return inspect.cleandoc(text or "").partition("\n")[0]

@@ -1,0 +1,111 @@
+"""The course of the experiment: check, train, show, write.
+
+An interrupt goes straight to showing and writing what is finished.
+"""
+
+from __future__ import annotations
+
+import signal
+from importlib.util import find_spec
+from types import FrameType, TracebackType
+from typing import Self
+
+from multigrad.errors import MultigradError
+
+from .parity import compare
+from .results import Options, Results, write_files
+from .runs import Gap, Outcome, check_rules, plan, run_all
+from .task import BATCH, HIDDEN, LEARNING_RATE, Task, load_task
+
+EXTRA_MODULES = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "rich": "rich"}
+INSTALL_LINE = "pip install 'multigrad-rules[demo]'"
+FAILED, INTERRUPTED = 1, 130
+
+
+class MissingExtra(MultigradError, ImportError):
+    """A package of the extra `demo` is not installed."""
+
+
+class Interruption:
+    """Remembers an interrupt, also one that a framework turned into another error or swallowed."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __enter__(self) -> Self:
+        self.previous = signal.signal(signal.SIGINT, self.interrupt)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        signal.signal(signal.SIGINT, self.previous)
+        return kind is KeyboardInterrupt
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Stop the run that is going on."""
+        self.requested = True
+        raise KeyboardInterrupt
+
+
+def check_extra() -> None:
+    """Raise MissingExtra if a package of the extra `demo` is not installed."""
+    missing = [name for module, name in EXTRA_MODULES.items() if find_spec(module) is None]
+    if missing:
+        raise MissingExtra(f"the demo needs {', '.join(missing)}; type: {INSTALL_LINE}")
+
+
+def run(options: Options) -> int:
+    """Run the experiment and return the exit code."""
+    from rich.console import Console
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    from . import display
+    from .frameworks import choose
+
+    frameworks = choose(options.frameworks)
+    configurations = plan(check_rules(options.rules))
+    options.out.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    results = Results(options, configurations)
+    task = load_task(options.epochs, options.seed)
+    console.print(describe_task(task, options), highlight=False, soft_wrap=True)
+    live = display.LiveProgress(console, len(frameworks) * len(configurations), options.epochs)
+    # Matrices this small gain nothing from threads: on a busy machine they took five times as long.
+    with threadpool_limits(1), Interruption() as interruption, live:
+        for outcome in run_all(task, frameworks, configurations, live, results.versions):
+            if interruption.requested and isinstance(outcome, Gap):
+                break
+            results.outcomes.append(outcome)
+            live.end_run(outcome)
+            if interruption.requested:
+                break
+    results.interrupted = interruption.requested
+    comparisons = compare(results.runs)
+    if results.outcomes:
+        console.print()
+        display.show_accuracies(console, results.outcomes, configurations)
+        display.show_notes(console, results.outcomes, results.versions)
+        display.show_parity(console, comparisons, configurations)
+    for path in write_files(results, comparisons):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if results.interrupted:
+        console.print("Interrupted: the tables and files hold the runs that were finished.")
+        return INTERRUPTED
+    return FAILED if any(is_failure(outcome) for outcome in results.outcomes) else 0
+
+
+def describe_task(task: Task, options: Options) -> str:
+    """Return the experiment's settings as one line."""
+    return (
+        f"DIGITS: {len(task.train_x)} training and {len(task.test_x)} test images, 64-{HIDDEN}-10,"
+        f" SGD {LEARNING_RATE}, batch {BATCH}, {options.epochs} epochs, seed {options.seed}"
+    )
+
+
+def is_failure(outcome: Outcome) -> bool:
+    """Return whether a run failed, as opposed to being left out for a known reason."""
+    return isinstance(outcome, Gap) and outcome.failed

@@ -1,0 +1,168 @@
+"""The pictures: how each rule learns in each framework, and what it makes of a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+
+from .runs import TRUE_DERIVATIVE, Configuration, Run
+
+LEARNING_CURVES = "learning-curves.png"
+GRADIENT_SHAPES = "gradient-shapes.png"
+
+# Distinguishable by readers with color vision deficiency (Okabe and Ito, 2008).
+COLORS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+FORWARD_COLOR = "#999999"
+MARKERS = {
+    "numpy": "o",
+    "torch": "s",
+    "jax": "^",
+    "tensorflow": "D",
+    "keras": "v",
+    "freegrad": "x",
+}
+MARKED_EPOCHS = 18
+SHAPES_PER_ROW = 4
+INPUTS = np.linspace(-4.0, 4.0, 1601, dtype=np.float32)
+
+
+def draw_learning_curves(runs: Sequence[Run], path: Path) -> None:
+    """Draw loss and accuracy; a line per rule, and on it the marks of every framework.
+
+    The frameworks' curves coincide, so each marks other epochs: a mark beside the line is a
+    difference.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    forwards = list(dict.fromkeys(run.configuration.forward for run in runs))
+    figure = Figure(figsize=(6.0 * len(forwards), 7.5), layout="constrained")
+    axes = figure.subplots(2, len(forwards), squeeze=False, sharex=True, sharey="row")
+    colors = assign_colors([run.configuration.rule for run in runs])
+    for column, forward in enumerate(forwards):
+        of_forward = [run for run in runs if run.configuration.forward == forward]
+        axes[0, column].set_title(f"{forward} hidden units")
+        axes[1, column].set_xlabel("epoch")
+        draw_series(axes[0, column], of_forward, colors, "losses")
+        draw_series(axes[1, column], of_forward, colors, "accuracies")
+    axes[0, 0].set_ylabel("training loss (cross entropy)")
+    axes[0, 0].set_yscale("log")
+    axes[0, 0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes[0, 0].yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes[0, 0].yaxis.set_minor_formatter(NullFormatter())
+    axes[1, 0].set_ylabel("test accuracy")
+    axes[1, 0].set_ylim(bottom=choose_bottom(runs), top=1.005)
+    add_legends(figure, runs, colors)
+    figure.savefig(path, dpi=150)
+
+
+def draw_series(axis: Any, runs: Sequence[Run], colors: dict[str, str], series: str) -> None:
+    """Draw one panel."""
+    frameworks = list(dict.fromkeys(run.framework for run in runs))
+    drawn = set()
+    for run in runs:
+        values = getattr(run, series)
+        epochs = np.arange(1, len(values) + 1)
+        color = colors[run.configuration.rule]
+        if run.configuration.rule not in drawn:
+            drawn.add(run.configuration.rule)
+            axis.plot(epochs, values, color=color, linewidth=1.2)
+        stride = max(len(frameworks), len(values) * len(frameworks) // MARKED_EPOCHS)
+        offset = frameworks.index(run.framework) * stride // len(frameworks)
+        axis.plot(
+            epochs[offset::stride],
+            values[offset::stride],
+            linestyle="none",
+            marker=MARKERS[run.framework],
+            markersize=5,
+            markerfacecolor="none",
+            markeredgecolor=color,
+        )
+    axis.grid(alpha=0.25)
+
+
+def add_legends(figure: Any, runs: Sequence[Run], colors: dict[str, str]) -> None:
+    """Explain colors and marks beside the panels."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=color, label=rule) for rule, color in colors.items()]
+    marks = [
+        Line2D([], [], color="#555555", linestyle="none", marker=MARKERS[name], label=name)
+        for name in dict.fromkeys(run.framework for run in runs)
+    ]
+    for mark in marks:
+        mark.set_markerfacecolor("none")
+    figure.legend(handles=lines, title="backward", loc="outside right upper", frameon=False)
+    figure.legend(handles=marks, title="framework", loc="outside right lower", frameon=False)
+
+
+def draw_gradient_shapes(configurations: Sequence[Configuration], path: Path) -> None:
+    """Draw a panel per activation and rule: the output, and what a gradient of 1 becomes."""
+    from matplotlib.figure import Figure
+
+    forwards = list(dict.fromkeys(row.forward for row in configurations))
+    rules = list(dict.fromkeys(row.rule for row in configurations))
+    columns = min(len(rules), SHAPES_PER_ROW)
+    strips = -(-len(rules) // columns)
+    figure = Figure(
+        figsize=(3.0 * columns + 0.5, 2.5 * strips * len(forwards) + 0.6), layout="constrained"
+    )
+    axes = figure.subplots(strips * len(forwards), columns, squeeze=False, sharex=True, sharey=True)
+    for axis in axes.flat[len(configurations) :]:
+        axis.set_axis_off()
+    colors = assign_colors(rules)
+    for index, configuration in enumerate(configurations):
+        place = divmod(index % len(rules), columns)
+        row = strips * forwards.index(configuration.forward) + place[0]
+        draw_shape(axes[row, place[1]], configuration, colors[configuration.rule])
+    for axis in axes[-1]:
+        axis.set_xlabel("input x")
+    add_shape_legend(figure)
+    figure.savefig(path, dpi=150)
+
+
+def draw_shape(axis: Any, configuration: Configuration, color: str) -> None:
+    """Draw one panel."""
+    outputs, factors = compute_shape(configuration)
+    axis.plot(INPUTS, outputs, color=FORWARD_COLOR, linewidth=2.0)
+    axis.plot(INPUTS, factors, color=color, linewidth=1.6)
+    axis.fill_between(INPUTS, factors, color=color, alpha=0.2, linewidth=0)
+    axis.set_title(f"{configuration.forward}, {configuration.rule}", fontsize="medium")
+    axis.grid(alpha=0.25)
+
+
+def add_shape_legend(figure: Any) -> None:
+    """Explain the two lines of every panel."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles = [
+        Line2D([], [], color=FORWARD_COLOR, linewidth=2.0, label="output of the activation"),
+        Patch(color="#555555", alpha=0.4, label="grad_in where grad_out is 1"),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+
+
+def compute_shape(configuration: Configuration) -> tuple[np.ndarray, np.ndarray]:
+    """Return an activation's outputs and the gradients that a cotangent of ones becomes."""
+    activation = xg.lower(configuration.backward, "numpy", forward=configuration.forward)
+    outputs, pullback = activation.vjp(INPUTS)
+    return outputs, pullback(np.ones_like(INPUTS))
+
+
+def assign_colors(rules: Sequence[str]) -> dict[str, str]:
+    """Give each rule its color; black is the true derivative's."""
+    others = [rule for rule in dict.fromkeys(rules) if rule != TRUE_DERIVATIVE]
+    colors = {rule: COLORS[1 + i % (len(COLORS) - 1)] for i, rule in enumerate(others)}
+    return {TRUE_DERIVATIVE: COLORS[0], **colors} if TRUE_DERIVATIVE in rules else colors
+
+
+def choose_bottom(runs: Sequence[Run]) -> float:
+    """Return where the accuracy axis begins: the first epochs of slow runs are left out."""
+    middles = [run.accuracies[len(run.accuracies) // 4] for run in runs]
+    return max(0.0, round(min(middles) - 0.1, 1))

@@ -1,0 +1,157 @@
+"""The command line: what each command prints, also about a mistake and a missing extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+COMMANDS = ["demo", "backends", "rules", "show", "source"]
+needs_cli = pytest.mark.needs("typer", "rich")
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command with these words; the screen is wide enough for every table."""
+    from typer.testing import CliRunner
+
+    from multigrad.cli.app import app
+
+    monkeypatch.setenv("COLUMNS", "200")
+    runner = CliRunner()
+    return lambda *words: runner.invoke(app, list(words))
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+
+@needs_cli
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example_of_the_command(invoke: Any, command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: multigrad {command}" in result.output
+
+
+@needs_cli
+def test_help_without_a_command_names_them_all(invoke: Any) -> None:
+    output = invoke("--help").output
+    assert all(command in output for command in COMMANDS)
+
+
+@needs_cli
+@pytest.mark.parametrize("command", ["backends", "rules", "show"])
+def test_the_example_in_the_help_runs(invoke: Any, command: str) -> None:
+    example = invoke(command, "--help").output.partition("Example: multigrad ")[2]
+    result = invoke(*example.splitlines()[0].strip(" │").split())
+    assert result.exit_code == 0, result.output
+
+
+@needs_cli
+def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not(invoke: Any) -> None:
+    lines = invoke("backends").output.splitlines()
+    for row in xg.backends():
+        (line,) = [line for line in lines if row.name in line.split()]
+        assert (row.version or "no") in line
+        assert ("yes" in line.split()) == row.installed
+    assert any("numpy" in line and np.__version__ in line for line in lines)
+
+
+@needs_cli
+def test_rules_lists_every_rule_with_its_defaults_and_what_it_does(invoke: Any) -> None:
+    output = invoke("rules").output
+    assert all(name in output for name in xg.rules())
+    (line,) = [line for line in output.splitlines() if " rectangular " in line]
+    assert "a=-0.5, b=0.5" in line
+    assert (xg.get("rectangular").__doc__ or "").strip().splitlines()[0] in line
+
+
+@needs_cli
+def test_rules_marks_a_parameter_that_must_be_given(invoke: Any) -> None:
+    @xg.register("needy")
+    def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
+        """Multiply by the gain."""
+        return gain * grad_out
+
+    try:
+        (line,) = [line for line in invoke("rules").output.splitlines() if "needy" in line]
+    finally:
+        xg.unregister("needy")
+    assert "gain (required)" in line
+
+
+@needs_cli
+def test_show_prints_the_graph_of_a_rule(invoke: Any) -> None:
+    assert invoke("show", "triangular").output.strip() == xg.show("triangular").strip()
+
+
+@needs_cli
+def test_show_under_an_activation_prints_forward_too(invoke: Any) -> None:
+    alone = invoke("show", "triangular").output
+    under = invoke("show", "triangular", "--forward", "Heaviside").output
+    assert under != alone
+    assert "Heaviside" in under
+
+
+@needs_cli
+def test_source_prints_the_code_of_one_backend(invoke: Any) -> None:
+    words = ("source", "triangular", "numpy", "--forward", "Heaviside")
+    expected = xg.source(xg.get("triangular"), "numpy", forward="Heaviside")
+    output = invoke(*words).output
+    assert output.strip() == expected.strip()
+    compile(output, "source", "exec")
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("show", "triangluar"), "triangular"),
+        (("show", "triangular", "--forward", "Heavyside"), "Heaviside"),
+        (("source", "triangluar", "numpy"), "triangular"),
+        (("source", "triangular", "nunpy"), "numpy"),
+        (("source", "triangular", "numpy", "--forward", "Heavyside"), "Heaviside"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_a_suggestion(
+    invoke: Any, words: tuple[str, ...], hint: str
+) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert f"did you mean {hint!r}" in result.output
+    assert "Traceback" not in result.output
+
+
+@needs_cli
+def test_an_unknown_command_is_an_error(invoke: Any) -> None:
+    assert invoke("shwo").exit_code == 2
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_command_names_the_install_line(missing: str) -> None:
+    result = run_python(
+        f"import sys; sys.modules[{missing!r}] = None; from multigrad.cli import main; main()"
+    )
+    assert result.returncode == 2
+    assert "pip install 'multigrad-rules[cli]'" in result.stderr
+    assert missing in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@needs_cli
+def test_the_module_runs_as_the_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "multigrad.cli", "show", "no_such_rule"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "no_such_rule" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,110 @@
+"""Each example runs as a newcomer would run it, in a process of its own, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def run_example(name: str, folder: Path, *options: str) -> str:
+    """Run one example outside the source folder; its output, once it has ended well."""
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *options],
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def read_numbers(line: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+\.\d+(?:e[-+]\d+)?", line)]
+
+
+def find_line(output: str, start: str) -> str:
+    return next(line for line in output.splitlines() if line.startswith(start))
+
+
+@pytest.mark.needs("torch")
+def test_pytorch_example_shows_gradients_that_only_the_rules_explain(tmp_path: Path) -> None:
+    output = run_example("01_pytorch.py", tmp_path)
+    assert read_numbers(find_line(output, "ReLU, its own derivative")) == [0, 0, 0, 1, 1]
+    jammed = read_numbers(find_line(output, "ReLU, rectangular_jam"))
+    assert jammed[0] == jammed[4] == 0
+    assert all(0 < value < 1 for value in jammed[1:4])
+    threshold = read_numbers(find_line(output, "ReLU, noisy_threshold"))[-5:]
+    assert max(abs(value) for value in threshold[:3]) < 0.3
+    assert min(threshold[3:]) > 0.7
+    clipped = read_numbers(find_line(output, "Linear, clip_then_noise"))
+    assert all(abs(value - 5**-0.5) < 0.06 for value in clipped)
+
+
+@pytest.mark.needs("jax", "optax", "sklearn")
+def test_jax_example_trains_step_functions(tmp_path: Path) -> None:
+    output = run_example("02_jax_optax.py", tmp_path)
+    _, accuracy = read_numbers(find_line(output, "epoch 10"))
+    assert accuracy > 0.85
+
+
+@pytest.mark.needs("tensorflow", "sklearn")
+def test_tensorflow_example_trains_with_three_rules(tmp_path: Path) -> None:
+    output = run_example("03_tensorflow.py", tmp_path)
+    accuracies = [read_numbers(line)[1] for line in output.splitlines() if "accuracy" in line]
+    assert len(accuracies) == 3
+    assert min(accuracies) > 0.85
+    # The rules' gradients differ, so a step that kept the first rule's trace would repeat its numbers.
+    losses = {read_numbers(line)[0] for line in output.splitlines() if "loss" in line}
+    assert len(losses) == 3
+
+
+def installed_keras_backends() -> list[str]:
+    chosen = os.environ.get("KERAS_BACKEND")
+    return [chosen] if chosen else [n for n in ("torch", "jax", "tensorflow") if find_spec(n)]
+
+
+@pytest.mark.needs("keras", "sklearn")
+@pytest.mark.parametrize("keras_backend", ["torch", "jax", "tensorflow"])
+def test_keras_example_fits_and_rebuilds(
+    keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if keras_backend not in installed_keras_backends():
+        pytest.skip(f"{keras_backend} not installed, or KERAS_BACKEND names another")
+    monkeypatch.setenv("KERAS_BACKEND", keras_backend)
+    output = run_example("04_keras.py", tmp_path)
+    assert f"on {keras_backend}" in output
+    (accuracy,) = read_numbers(find_line(output, "test accuracy"))
+    assert accuracy > 0.85
+    assert output.splitlines()[-1].endswith("True")
+
+
+def test_parity_example_finds_the_same_numbers_everywhere(tmp_path: Path) -> None:
+    output = run_example("05_parity.py", tmp_path)
+    rows = output.splitlines()[2:]
+    names = output.splitlines()[1].split()
+    assert len(rows) == 6
+    for row in rows:
+        differences = read_numbers(row)
+        assert len(differences) == len(names)
+        assert all(difference < 1e-6 for difference in differences)
+    assert set(names) == {name for name in ("torch", "jax", "tensorflow") if find_spec(name)}
+
+
+@pytest.mark.needs("torch")
+def test_speed_example_measures_all_rivals_at_both_sizes(tmp_path: Path) -> None:
+    output = run_example("06_speed.py", tmp_path, "--quick")
+    for rival in ("hand-written", "multigrad"):
+        rows = [line for line in output.splitlines() if line.strip().startswith(rival)]
+        assert len(rows) == 2
+        assert all(min(read_numbers(row)) > 0 for row in rows)
