@@ -44,6 +44,7 @@ class Backend:
         weak_literals: whether `weak` is needed for literals too.
         scalar_left: faster callables `f(tensor, scalar)` for `op(scalar, tensor)`.
         scalar_right: the same for `op(tensor, scalar)`.
+        wrap: optional; goes around emitted functions that no native object holds.
         forward_mode: whether `render` makes use of a lowering's tangent map.
         namespace: names that `render` uses.
         mirror: optional; a context manager that shows the frame's token to the compiler.
@@ -77,6 +78,7 @@ class Backend:
     weak_literals: bool = False
     scalar_left: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
     scalar_right: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     forward_mode: bool = False
     namespace: Mapping[str, Any] = field(default_factory=dict)
     mirror: Callable[[str], AbstractContextManager[Any]] | None = None

@@ -185,7 +185,7 @@ def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tens
     emission = Emission(backend, forward.name)
     body = emit_body(forward.graph(), emission)
     source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
-    return compile_source(source, forward.name, emission.namespace)["forward"]
+    return _wrap(compile_source(source, forward.name, emission.namespace)["forward"], backend)
 
 
 def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
@@ -199,11 +199,11 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     name = identifier(graph.name)
     source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
     function = compile_source(source, graph.name, emission.namespace)[name]
-    if backend.name == "numpy":
-        from .reference import quiet
+    return _wrap(function, backend), source
 
-        function = quiet(function)
-    return function, source
+
+def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    return function if backend.wrap is None else backend.wrap(function)
 
 
 # --- the public lower and source -----------------------------------------------------------------------

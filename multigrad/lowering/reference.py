@@ -147,4 +147,5 @@ backend = Backend(
     to_numpy=np.asarray,
     weak=weak,
     weak_literals=True,
+    wrap=quiet,
 )
