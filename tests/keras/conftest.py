@@ -1,0 +1,196 @@
+"""The Keras tests run on one backend, the one that KERAS_BACKEND names: Keras fixes it at import.
+
+`network` is a problem small enough for NumPy: Dense, activation, Dense, mean squared error, SGD. Its `step`
+is the oracle, in float64, with the surrogate's derivative written by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import pytest
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+KERAS_BACKENDS = ("tensorflow", "jax", "torch")
+if "KERAS_BACKEND" not in os.environ:
+    installed = [name for name in KERAS_BACKENDS if find_spec(name)]
+    if installed:
+        os.environ["KERAS_BACKEND"] = installed[0]
+
+# What `compile` may ask for. Keras's own choice is to compile on jax, to trace on TensorFlow, neither on torch.
+MODES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "jit_compile": {"jit_compile": True},
+    "no_jit": {"jit_compile": False},
+    "eagerly": {"run_eagerly": True},
+}
+KINDS = ("sequential", "functional", "subclass")
+
+
+def triangle(x: Array, width: float = 1.0) -> Array:
+    """The derivative that stands in for the step's: 1 - |x| / width, where positive."""
+    return np.maximum(1 - np.abs(x) / width, 0)
+
+
+def window(x: Array, a: float = -0.5, b: float = 0.5) -> Array:
+    """The derivative 1 inside a window."""
+    return ((x >= a) & (x <= b)).astype(x.dtype)
+
+
+def zero(x: Array) -> Array:
+    """The step's own derivative."""
+    return np.zeros_like(x)
+
+
+class Network:
+    """Data, initial weights, and what one step of SGD makes of them by the formulas."""
+
+    rate = 0.125
+    surrogates: ClassVar[dict[str | None, Callable[..., Array]]] = {
+        None: zero,
+        "triangular": triangle,
+        "rectangular": window,
+    }
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(20250919)
+        self.x = rng.normal(size=(32, 8)).astype(np.float32)
+        self.y = rng.normal(size=(32, 3)).astype(np.float32)
+        shapes = ((8, 6), (6,), (6, 3), (3,))
+        self.weights = [0.3 * rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+    def build(self, layer: Any, kind: str = "sequential", **compile_options: Any) -> Any:
+        """Give a compiled Keras model around `layer`, with the initial weights."""
+        import keras
+
+        dtype = layer.dtype_policy
+        first, last = keras.layers.Dense(6, dtype=dtype), keras.layers.Dense(3, dtype=dtype)
+        if kind == "sequential":
+            model = keras.Sequential([keras.Input((8,)), first, layer, last])
+        elif kind == "functional":
+            inputs = keras.Input((8,))
+            model = keras.Model(inputs, last(layer(first(inputs))))
+        else:
+            model = self.chain([first, layer, last])
+            model(self.x[:1])
+        model.compile(keras.optimizers.SGD(self.rate), "mse", **compile_options)
+        return self.reset(model)
+
+    def chain(self, parts: list[Any]) -> Any:
+        """Give a model written as a subclass."""
+        return chain_class()(parts)
+
+    def reset(self, model: Any) -> Any:
+        """Give the model the initial weights again."""
+        model.set_weights(self.weights)
+        return model
+
+    def step(self, derivative: Callable[[Array], Array]) -> list[Array]:
+        """Give the weights after one step on all the data, the step function's derivative replaced."""
+        x, y, a, b, c, d = (w.astype(np.float64) for w in (self.x, self.y, *self.weights))
+        hidden = x @ a + b
+        spikes = (hidden > 0).astype(np.float64)
+        error = 2 * (spikes @ c + d - y) / y.size
+        back = (error @ c.T) * derivative(hidden)
+        gradients = (x.T @ back, back.sum(0), spikes.T @ error, error.sum(0))
+        return [w - self.rate * g for w, g in zip((a, b, c, d), gradients, strict=True)]
+
+    def train(self, model: Any) -> list[Array]:
+        """Give the weights after one step on all the data, by Keras."""
+        model.fit(self.x, self.y, batch_size=len(self.x), shuffle=False, verbose=0)
+        return model.get_weights()
+
+    def check(
+        self, model: Any, derivative: Callable[[Array], Array], tolerance: float = 1e-6
+    ) -> None:
+        """Make one step from the initial weights and compare it with the formulas."""
+        self.reset(model)
+        trained, expected = self.train(model), self.step(derivative)
+        for ours, theirs in zip(trained, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+        if derivative is not zero:  # else an untrained first layer would pass as well
+            assert np.abs(trained[0] - self.weights[0]).max() > 1e-3
+
+
+@functools.cache
+def chain_class() -> Any:
+    """Give a model written as a subclass, which can be saved."""
+    import keras
+
+    @keras.saving.register_keras_serializable(package="multigrad_tests")
+    class Chain(keras.Model):
+        def __init__(self, parts: list[Any], **options: Any) -> None:
+            super().__init__(**options)
+            self.parts = parts
+
+        def call(self, inputs: Any) -> Any:
+            for part in self.parts:
+                inputs = part(inputs)
+            return inputs
+
+        def get_config(self) -> dict[str, Any]:
+            saved = [keras.saving.serialize_keras_object(part) for part in self.parts]
+            return {**super().get_config(), "parts": saved}
+
+        @classmethod
+        def from_config(cls, config: dict[str, Any]) -> Any:
+            parts = [keras.saving.deserialize_keras_object(part) for part in config["parts"]]
+            return cls(**{**config, "parts": parts})
+
+    return Chain
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network()
+
+
+@pytest.fixture
+def xk() -> ModuleType:
+    """`multigrad.keras`, imported when the test runs."""
+    import multigrad.keras
+
+    return multigrad.keras
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of `compile`: each way in which Keras can run a train step."""
+    return MODES[request.param]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The style in which a model is written."""
+    return request.param
+
+
+@pytest.fixture
+def is_fixed(mode: dict[str, Any]) -> bool:
+    """Whether a compiled train step cannot follow another rule: TensorFlow's graph."""
+    return os.environ["KERAS_BACKEND"] == "tensorflow" and not mode.get("run_eagerly")
+
+
+@pytest.fixture(autouse=True)
+def compile_without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch.compile trace everything and generate no C++: no compiler is needed, and it is fast."""
+    if os.environ.get("KERAS_BACKEND") == "torch" and find_spec("torch"):
+        import torch
+
+        traced = functools.partial(torch.compile, backend="aot_eager")
+        monkeypatch.setattr(torch, "compile", traced)
+    yield
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Keras draws the seeds of its generators from Python's."""
+    random.seed(0)
