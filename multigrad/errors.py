@@ -30,7 +30,15 @@ class RuleTypeError(RuleError, TypeError):
 
 
 class TraceError(MultigradError):
-    """A rule could not be captured as a graph; the message names the user's file and line."""
+    """A rule could not be captured as a graph; the message names the user's file and line.
+
+    Attributes:
+        place: that file and line, where they are known.
+    """
+
+    def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class UnsupportedOp(MultigradError):
@@ -47,6 +55,10 @@ class StaleTraceError(MultigradError):
 
 class GradientError(MultigradError):
     """A gradient has another shape, dtype or count than its input."""
+
+
+class NativeRuleWarning(UserWarning):
+    """A rule could not be captured and runs as it is, in one framework only."""
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

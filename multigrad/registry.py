@@ -47,10 +47,17 @@ def register(
         raise RuleTypeError(
             f"a rule's name is a non-empty string, got {name!r}; write @xg.register('my_rule')"
         )
+    if native not in (None, True, False):
+        raise RuleTypeError(f"native is None, True or False, got {native!r}")
 
     def decorate(function: Any) -> Rule:
         _load_library()
         rule = as_rule(function, name=name, native=native)
+        if _mentions(rule, name):
+            raise RuleError(
+                f"rule {name!r} would be made of itself; compose the rule that has the name now: "
+                f"compose(xg.get({name!r}), ...)"
+            )
         with _lock:
             if name in _rules and not override:
                 raise RuleError(
@@ -113,6 +120,11 @@ def _load_library() -> None:
         import_module("multigrad.rules")
 
 
+def registered(name: str) -> Rule | None:
+    """Return the rule now registered under a name, or None."""
+    return _rules.get(name)
+
+
 def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     """Return the Rule now meant by a name, a Rule or a plain function."""
     found = get(rule)
@@ -132,12 +144,19 @@ def compose(*rules: str | Rule | Callable[..., Any]) -> Rule:
         RuleValueError: no rule was given.
     """
     if not rules:
-        raise RuleValueError("compose needs at least one rule, such as compose('clip_norm', 'noise')")
+        raise RuleValueError(
+            "compose needs at least one rule, such as compose('clip_norm', 'noise')"
+        )
     parts = tuple(part if isinstance(part, str) else resolve(part) for part in rules)
     for part in parts:
         resolve(part)
     names = [part if isinstance(part, str) else part.name for part in parts]
     return Rule(name=f"compose({', '.join(names)})", parts=parts)
+
+
+def _mentions(rule: Rule, name: str) -> bool:
+    """Return whether a composed rule looks a name up, in itself or in a part."""
+    return any(part == name or _mentions(resolve(part), name) for part in rule.parts)
 
 
 def epoch() -> int:

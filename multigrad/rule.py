@@ -1,4 +1,4 @@
-"""Rules: a Python function (or a chain of rules), its parameters, and the graphs captured from it.
+"""Rules: a Python function (or a chain of rules) and its parameters.
 
 Three objects, from the author's to the machine's: a `Rule` is what people hold; a `Family` is a rule with its static
 params fixed, and owns graphs and lowered code; a `Spec` is a family with values for its run-time params.
@@ -6,21 +6,21 @@ params fixed, and owns graphs and lowered code; a `Spec` is a family with values
 
 from __future__ import annotations
 
-import itertools
+import functools
 import threading
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .capture import capture as capturing
-from .capture.signature import REQUIRED, Param, Signature, check_value, read_signature, unknown_param
+from .capture.signature import REQUIRED, Signature, check_value, read_signature, unknown_param
 from .errors import RuleTypeError, TraceError
-from .ir.graph import Graph
-from .ir.record import NeedFact, Trace, Value
+from .family import Family, Spec, value_token
+from .ir.record import Trace, Value
 
+__all__ = ["Family", "Rule", "Spec", "as_rule", "make_spec", "value_token"]
 Tensor = Any
-_serial = itertools.count()
+MOST_RULES = 4096
 _lock = threading.RLock()
 
 
@@ -32,6 +32,10 @@ class Rule:
         params: the parameters that may be set, with their defaults.
         native: see `register`.
     """
+
+    autograph_info__: ClassVar[
+        dict[str, Any]
+    ] = {}  # tells AutoGraph that nothing is to be converted
 
     def __init__(
         self,
@@ -86,21 +90,23 @@ class Rule:
 
         return tuple(resolve(part) for part in self.parts)
 
-    def with_params(self, **params: Any) -> Rule:
+    def with_params(self, /, **params: Any) -> Rule:
         """Return this rule with some params bound; a bound param is no longer settable from outside.
 
         Raises:
             RuleTypeError: the rule takes no such param, or not that kind of value.
         """
         signature = self.signature
+        self._check_names(params, signature)
         bound = dict(self.bound)
         for name, value in params.items():
-            if not signature.takes(name):
-                raise unknown_param(self.name, name, sorted(signature.params))
-            param = signature.params.get(name) or Param(name, REQUIRED, None)
-            bound[name] = check_value(self.name, param, value)[1]
+            bound[name] = check_value(self.name, signature.param(name), value)[1]
         return Rule(
-            name=self.name, function=self.function, parts=self.parts, native=self.native, bound=bound
+            name=self.name,
+            function=self.function,
+            parts=self.parts,
+            native=self.native,
+            bound=bound,
         )
 
     def spec(self, params: Mapping[str, Any] | None = None) -> Spec:
@@ -111,19 +117,16 @@ class Rule:
         """
         return make_spec(self, params or {})
 
-    def run(
-        self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]
-    ) -> Any:
+    def run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         """Apply the rule inside a capture."""
         values = {**params, **self.bound}
-        if self.function is not None:
-            assert self._signature is not None
-            given = {k: v for k, v in values.items() if self._signature.takes(k)}
+        if self.function is not None and self._signature is not None:
+            if self.native is True:
+                raise TraceError(f"rule {self.name!r} runs as it is (native=True)")
+            given = self._signature.select(values)
             return capturing.run_function(self.function, trace, None, grad_out, tin, **given)
         for part in self.resolved_parts():
-            inner = part.signature
-            own = {k: v for k, v in values.items() if inner.takes(k)}
-            grad_out = part.run(trace, grad_out, tin, own)
+            grad_out = part.run(trace, grad_out, tin, part.signature.select(values))
         return grad_out
 
     def run_native(
@@ -131,44 +134,77 @@ class Rule:
     ) -> Tensor:
         """Apply the rule as it is, on a framework's tensors."""
         values = {**params, **self.bound}
-        if self.function is not None:
-            assert self._signature is not None
-            given = {k: v for k, v in values.items() if self._signature.takes(k)}
-            return self.function(ctx, grad_out, tin, **given)
+        if self.function is not None and self._signature is not None:
+            return self.function(ctx, grad_out, tin, **self._signature.select(values))
         for part in self.resolved_parts():
-            inner = part.signature
-            own = {k: v for k, v in values.items() if inner.takes(k)}
-            grad_out = part(ctx, grad_out, tin, **own)
+            grad_out = part(ctx, grad_out, tin, **part.signature.select(values))
         return grad_out
 
-    def __call__(self, ctx: Any, grad_out: Tensor, tin: Tensor | None, /, **params: Any) -> Tensor:
-        """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out)."""
+    def __call__(
+        self, /, ctx: Any, grad_out: Tensor, tin: Tensor | None, *args: Any, **params: Any
+    ) -> Tensor:
+        """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out).
+
+        `args` are params in the order of the rule's signature; `key=` seeds a random rule.
+        """
+        if args:
+            names = list(self.signature.params)
+            if len(args) > len(names):
+                raise RuleTypeError(
+                    f"rule {self.name!r} takes {len(names)} params, got {len(args)} more arguments"
+                )
+            params = {**dict(zip(names, args, strict=False)), **params}
         if isinstance(grad_out, Value):
-            return self.run(grad_out.trace, grad_out, tin, self._checked(params))
+            self._check_names(params, self.signature)
+            return self.run(grad_out.trace, grad_out, tin, params)
         from .lowering.entries import call_rule
 
         return call_rule(self, ctx, grad_out, tin, params)
 
-    def _checked(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        signature = self.signature
+    def _check_names(self, params: Mapping[str, Any], signature: Signature) -> None:
         for name in params:
+            if name in self.bound or (not signature.takes(name) and self._binds(name)):
+                raise RuleTypeError(
+                    f"rule {self.name!r}: param {name!r} is bound by with_params, "
+                    f"so it is not settable any more"
+                )
             if not signature.takes(name):
                 raise unknown_param(self.name, name, sorted(signature.params))
-        return params
+
+    def _binds(self, name: str) -> bool:
+        """Return whether this rule, or a part of it, has that param bound."""
+        return name in self.bound or any(part._binds(name) for part in self.resolved_parts())
+
+    def frozen(self) -> Rule:
+        """Return this rule with the names inside looked up now, and `native` decided by its parts.
+
+        Parts that run as they are make the whole do so; a part that must be captured makes the whole.
+        """
+        if self.function is not None:
+            return self
+        parts = tuple(part.frozen() for part in self.resolved_parts())
+        native = self.native
+        for wish in (True, False):
+            if native is None and any(part.native is wish for part in parts):
+                native = wish
+        return Rule(name=self.name, parts=parts, native=native, bound=self.bound)
 
     def __reduce__(self) -> Any:
         # A registered rule pickles by name, so that functions made by a decorator pickle too.
-        from .registry import _rules
+        from .registry import registered
 
-        if _rules.get(self.name) is self:
-            return _by_name, (self.name,)
+        known = registered(self.name)
+        if known is self:
+            return _by_name, (self.name, {})
+        if known is not None and known.function is self.function is not None and not known.bound:
+            return _by_name, (self.name, dict(self.bound))
         return _rebuild, (self.name, self.function, self.parts, self.native, dict(self.bound))
 
 
-def _by_name(name: str) -> Rule:
+def _by_name(name: str, bound: Mapping[str, Any]) -> Rule:
     from .registry import get
 
-    return get(name)
+    return get(name).with_params(**bound) if bound else get(name)
 
 
 def _rebuild(
@@ -192,105 +228,67 @@ def as_rule(function: Any, name: str | None = None, native: bool | None = None) 
         )
     if name is not None:
         return Rule(name=name, function=function, native=native)
-    try:
-        known = _wrapped.get(function)
-    except TypeError:  # an unhashable callable object
-        return Rule(name=type(function).__name__, function=function)
+    key = hashable(function)
+    known = _wrapped.get(key)
     if known is None:
-        if len(_wrapped) >= 4096:  # lambdas made in a loop must not pile up
+        if len(_wrapped) >= MOST_RULES:  # lambdas made in a loop must not pile up
             _wrapped.clear()
-        known = Rule(name=getattr(function, "__name__", repr(function)), function=function)
-        _wrapped[function] = known
+        known = _wrapped[key] = Rule(name=name_of(function), function=function)
     return known
 
 
-# --- families and specs ----------------------------------------------------------------------------
+def name_of(function: Any) -> str:
+    """Return a callable's name, for messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
 
 
-class Family:
-    """A rule with its static params fixed: owns its graphs and its lowered code.
-
-    Attributes:
-        runtime: names of the run-time params, in the order of a Spec's values.
-        facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
-        entries: lowered code by (backend, forward).
-    """
-
-    def __init__(self, rule: Rule, runtime: tuple[str, ...], static: Mapping[str, Any]) -> None:
-        self.rule = rule
-        self.runtime = runtime
-        self.static = dict(static)
-        self.id = f"{rule.name}#{next(_serial)}"
-        self.facts: frozenset[str] = frozenset()
-        self.entries: dict[Any, Any] = {}
-        self.uncapturable: TraceError | None = None
-        self._graphs: dict[Any, Graph] = {}
-
-    def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        """Return the rule's graph under these facts, captured once.
-
-        Raises:
-            NeedFact: more facts are needed; `self.facts` has been extended.
-            TraceError: it cannot be captured.
-        """
-        key = (has_tin, tuple(sorted(facts.items(), key=str)))
-        with _lock:
-            graph = self._graphs.get(key)
-            if graph is None:
-                try:
-                    graph = capturing.capture(
-                        self.rule.name, self.rule.run, has_tin=has_tin, runtime=self.runtime,
-                        static=self.static, facts=facts,
-                    )  # fmt: skip
-                except NeedFact as need:
-                    if facts.keys() >= set(need.facts):  # asked again: no capture would end
-                        raise TraceError(
-                            f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
-                        ) from need
-                    self.facts = self.facts | set(need.facts)
-                    raise
-                if len(self._graphs) >= 256:  # many shapes or values: keep memory bounded
-                    self._graphs.clear()
-                self._graphs[key] = graph
-            return graph
+def hashable(function: Any) -> Any:
+    """Return a callable as a key: itself, or its identity where it has no hash."""
+    try:
+        hash(function)
+    except TypeError:
+        return _Same(function)
+    return function
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A family with values for its run-time params; `token` is equal for equal meaning."""
+class _Same:
+    """A key that is equal for the same object only, and keeps it alive."""
 
-    family: Family
-    values: tuple[Any, ...]
-    token: str
+    def __init__(self, item: Any) -> None:
+        self.item = item
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """All params with their values."""
-        return {**self.family.static, **dict(zip(self.family.runtime, self.values, strict=True))}
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.item is other.item
 
+    def __hash__(self) -> int:
+        return id(self.item)
+
+
+# --- specs -------------------------------------------------------------------------------------------
 
 _families: dict[Any, Family] = {}
 
 
 def make_spec(rule: Rule, given: Mapping[str, Any]) -> Spec:
     """Check params against the rule's signature and return the Spec."""
+    if not isinstance(given, Mapping):
+        raise RuleTypeError(
+            f"params of rule {rule.name!r} are a dict, such as {{'width': 1.0}}, "
+            f"got {type(given).__name__} {given!r:.40}"
+        )
     signature = rule.signature
-    for name in given:
-        if not signature.takes(name):
-            if name in rule.bound:
-                raise RuleTypeError(f"rule {rule.name!r}: param {name!r} is bound by with_params")
-            raise unknown_param(rule.name, name, sorted(signature.params))
+    rule._check_names(given, signature)
+    values = {**_values(rule, signature, given), **rule.bound}
+    if rule.bound:
+        # Bound values run as params do, so that the code of a rule is shared by all its bindings.
+        rule = Rule(name=rule.name, function=rule.function, parts=rule.parts, native=rule.native)
+        signature = rule.signature
     runtime: dict[str, Any] = {}
     static: dict[str, Any] = {}
-    values = _values(rule, signature, given)
-    if rule.function is not None and rule.bound:
-        # Bound values of a single function run as params do, so that its lowered code is shared.
-        values = {**values, **rule.bound}
-        rule = Rule(name=rule.name, function=rule.function, native=rule.native)
-        signature = rule.signature
     for name, value in values.items():
-        param = signature.params.get(name) or Param(name, REQUIRED, None)
-        is_runtime, value = check_value(rule.name, param, value)
+        is_runtime, value = check_value(rule.name, signature.param(name), value)
         (runtime if is_runtime else static)[name] = value
     names = tuple(sorted(runtime))
     family = _family(rule, names, static)
@@ -300,47 +298,36 @@ def make_spec(rule: Rule, given: Mapping[str, Any]) -> Spec:
 
 def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what to pass on: given values, and the defaults of a single function."""
-    values: dict[str, Any] = {}
+    values = dict(given)
     for param in signature.params.values():
         if param.name in given:
-            values[param.name] = given[param.name]
-        elif param.default is REQUIRED:
+            continue
+        if param.default is REQUIRED:
             raise RuleTypeError(
                 f"rule {rule.name!r} needs a value for param {param.name!r}: "
                 f"params={{{param.name!r}: ...}}"
             )
-        elif rule.function is not None:
+        if rule.function is not None:
             # The parts of a composed rule may have different defaults: they keep their own.
             values[param.name] = param.default
-    return {**values, **{name: given[name] for name in given if name not in values}}
+    return values
 
 
 def _family(rule: Rule, runtime: tuple[str, ...], static: Mapping[str, Any]) -> Family:
+    rule = rule.frozen()
     key = (_identity(rule), runtime, repr(sorted(static.items())))
     with _lock:
         family = _families.get(key)
         if family is None:
-            if len(_families) >= 65536:
+            if len(_families) >= MOST_RULES:
                 _families.clear()
             family = _families[key] = Family(rule, runtime, static)
         return family
 
 
 def _identity(rule: Rule) -> Any:
-    """Return what a rule does, as a key; names inside a composed rule are looked up now."""
+    """Return what a rule does, as a key."""
     bound = repr(sorted(rule.bound.items()))
     if rule.function is not None:
-        return (rule.function, rule.native, bound)
-    return (tuple(_identity(part) for part in rule.resolved_parts()), rule.native, bound)
-
-
-def value_token(value: Any) -> str:
-    """Return text that is equal for equal numbers; a traced value equals nothing else."""
-    if isinstance(value, float | int):
-        return repr(value)
-    from .lowering.backend import concrete_number
-
-    number = concrete_number(value)
-    return f"<traced {next(_serial)}>" if number is None else repr(number)
-
-
+        return (hashable(rule.function), rule.native, bound)
+    return (tuple(map(_identity, rule.parts)), rule.native, bound)

@@ -11,11 +11,11 @@ from .function import Function
 from .ir.graph import Graph, format_graph
 from .ir.record import NeedFact
 from .registry import resolve
-from .rule import Rule
+from .rule import Rule, Spec
 
 
 def show(obj: str | Rule | Callable[..., Any] | Activation | Graph | Function) -> str:
-    """Return the graph of a rule, an activation or a Function as text, one operation a line.
+    """Return the graph of a rule, an activation (also a module or layer) or a Function as text.
 
     Example:
         >>> print(xg.show("rectangular"))
@@ -28,23 +28,23 @@ def show(obj: str | Rule | Callable[..., Any] | Activation | Graph | Function) -
         return format_graph(obj)
     if isinstance(obj, Function):
         return f"{format_graph(obj.forward)}\n\n{format_graph(obj.backward)}"
-    if isinstance(obj, Activation):
-        forward = format_graph(obj.forward.graph())
-        own = obj.application()
-        if own is None:
-            return f"{forward}\n\n{format_graph(obj.forward.derivative())}"
-        return f"{forward}\n\n{_show_family(own.spec.family)}"
-    return _show_family(resolve(obj).spec().family)
+    inner = getattr(obj, "_activation", obj)  # of a module or layer
+    if isinstance(inner, Activation):
+        forward = format_graph(inner.forward.graph())
+        own = inner.application()
+        backward = format_graph(inner.forward.derivative()) if own is None else _show(own.spec)
+        return f"{forward}\n\n{backward}"
+    return _show(resolve(obj).spec())
 
 
-def _show_family(family: Any) -> str:
-    if family.rule.native is True:
-        return f"{family.rule.name}: runs as it is (native=True), so it has no graph"
-    facts: dict[str, Any] = {}
+def _show(spec: Spec) -> str:
+    rule = spec.family.rule
+    if rule.native is True:
+        return f"{rule.name}: runs as it is (native=True), so it has no graph"
     try:
-        return format_graph(family.graph(True, facts))
+        return format_graph(spec.graph())
     except NeedFact as need:
         raise MultigradError(
-            f"rule {family.rule.name!r} has one graph per {', '.join(need.facts)} of its input; "
+            f"rule {rule.name!r} has one graph per {', '.join(need.facts)} of its input; "
             f"it is captured when it is first used"
         ) from need

@@ -7,33 +7,23 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import methods
-from multigrad.capture.dialect import register_dialect
+from multigrad.capture import composites, methods
+from multigrad.capture.dialect import Dialect, is_instance, register_dialect
 from multigrad.ir import neutral
 
 Tensor = Any
 
 
-def add(a: Tensor, b: Any, *, alpha: Any = 1) -> Tensor:
-    return a + (b if alpha == 1 else alpha * b)
-
-
-def sub(a: Tensor, b: Any, *, alpha: Any = 1) -> Tensor:
-    return a - (b if alpha == 1 else alpha * b)
-
-
 def rsub(a: Tensor, b: Any) -> Tensor:
-    return b - a
-
-
-def div(a: Tensor, b: Any, *, rounding_mode: str | None = None) -> Tensor:
-    if rounding_mode is not None:
-        raise TypeError("div with a rounding_mode")
-    return a / b
+    return neutral.subtract(b, a)
 
 
 def rdiv(a: Tensor, b: Any) -> Tensor:
-    return b / a
+    return neutral.divide(b, a)
+
+
+def rpow(a: Tensor, b: Any) -> Tensor:
+    return neutral.pow(b, a)
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -68,6 +58,13 @@ def var(input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = F
         correction: Any = None) -> Tensor:  # fmt: skip
     n = (1 if unbiased else 0) if correction is None else correction
     return neutral.var(input, dim, n, keepdim)
+
+
+def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: Any = None,
+         dtype: Any = None) -> Tensor:  # fmt: skip
+    if out is not None or dtype is not None:
+        raise TypeError("norm with out or dtype")
+    return methods.norm(input, p, dim, keepdim)
 
 
 def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
@@ -137,20 +134,72 @@ def numel(input: Tensor) -> Any:
     return neutral.size(input)
 
 
-def nan_to_zero_sign(input: Tensor) -> Tensor:
+def is_tensor(obj: Any) -> bool:
+    return is_instance(obj, _T)
+
+
+def sign(input: Tensor) -> Tensor:
     """torch.sign gives 0 for NaN."""
     return neutral.where(neutral.isnan(input), 0.0, neutral.sign(input))
 
 
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    return neutral.relu6(input + 3.0) / 6.0
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    return neutral.negative(neutral.softplus(neutral.negative(input)))
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    return input * neutral.tanh(neutral.softplus(input))
+
+
+def softsign(input: Tensor) -> Tensor:
+    return input / (neutral.abs(input) + 1.0)
+
+
+def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = False) -> Tensor:
+    return neutral.where(input > threshold, input, value)
+
+
+def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    if dim is None:
+        raise TypeError("softmax without a dim")
+    return composites.softmax(input, dim, dtype)
+
+
+def normalize(
+    input: Tensor, p: Any = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
+) -> Tensor:
+    return input / neutral.maximum(methods.norm(input, p, dim, True), eps)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training:
+        return input
+    return input * (neutral.rand_like(input) >= p) * (1.0 / (1.0 - p))
+
+
 _T = torch.Tensor
+# The methods reach us as functions of the class, where the first operand is a real tensor.
+METHODS = {
+    method: handler
+    for name, handler in methods.METHODS.items()
+    if (method := getattr(_T, name, None)) is not None
+}
 ALIASES: dict[Any, Any] = {
-    torch.add: add, _T.add: add, _T.__radd__: add, torch.sub: sub, _T.sub: sub, _T.__rsub__: rsub,
-    torch.rsub: rsub, torch.mul: neutral.multiply, _T.mul: neutral.multiply,
-    _T.__rmul__: neutral.multiply, torch.div: div, torch.true_divide: div, _T.div: div,
-    _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv, torch.neg: neutral.negative,
-    torch.negative: neutral.negative, torch.pow: neutral.pow, torch.square: neutral.square,
+    **METHODS,
+    _T.add: methods.add, _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rmul__: neutral.multiply,
+    _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv, _T.__pow__: neutral.pow, _T.__rpow__: rpow, _T.__and__: neutral.logical_and,
+    _T.__or__: neutral.logical_or, _T.__xor__: neutral.logical_xor, _T.sign: sign,
+    torch.add: methods.add, torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub,
+    torch.mul: neutral.multiply, torch.multiply: neutral.multiply, torch.div: methods.div,
+    torch.divide: methods.div, torch.true_divide: methods.div, torch.neg: neutral.negative,
+    torch.negative: neutral.negative, torch.positive: methods.identity,
+    torch.pow: neutral.pow, torch.square: neutral.square,
     torch.sqrt: neutral.sqrt, torch.rsqrt: neutral.rsqrt, torch.reciprocal: neutral.reciprocal,
-    torch.abs: neutral.abs, torch.absolute: neutral.abs, torch.sign: nan_to_zero_sign,
+    torch.abs: neutral.abs, torch.absolute: neutral.abs, torch.sign: sign, torch.sgn: sign,
     torch.floor: neutral.floor, torch.ceil: neutral.ceil, torch.round: neutral.round,
     torch.trunc: neutral.trunc, torch.exp: neutral.exp, torch.expm1: neutral.expm1,
     torch.log: neutral.log, torch.log1p: neutral.log1p, torch.sin: neutral.sin,
@@ -162,8 +211,6 @@ ALIASES: dict[Any, Any] = {
     torch.greater: neutral.greater, torch.ge: neutral.greater_equal,
     torch.greater_equal: neutral.greater_equal, torch.eq: neutral.equal,
     torch.ne: neutral.not_equal, torch.not_equal: neutral.not_equal,
-    _T.lt: neutral.less, _T.le: neutral.less_equal, _T.gt: neutral.greater,
-    _T.ge: neutral.greater_equal, _T.eq: neutral.equal, _T.ne: neutral.not_equal,
     torch.logical_and: neutral.logical_and, torch.logical_or: neutral.logical_or,
     torch.logical_xor: neutral.logical_xor, torch.logical_not: neutral.logical_not,
     torch.bitwise_and: neutral.logical_and, torch.bitwise_or: neutral.logical_or,
@@ -174,14 +221,38 @@ ALIASES: dict[Any, Any] = {
     torch.minimum: neutral.minimum, torch.max: max_, torch.min: min_, torch.amax: methods.amax,
     torch.amin: methods.amin, torch.where: where, torch.masked_fill: methods.masked_fill,
     torch.sum: methods.sum, torch.mean: methods.mean, torch.any: methods.any,
-    torch.all: methods.all, torch.std: std, torch.var: var, torch.norm: methods.norm,
+    torch.all: methods.all, torch.std: std, torch.var: var, torch.norm: norm,
     torch.linalg.vector_norm: vector_norm, torch.linalg.norm: vector_norm,
     torch.zeros_like: zeros_like, torch.ones_like: ones_like, torch.full_like: full_like,
     torch.rand_like: rand_like, torch.randn_like: randn_like, torch.relu: relu, F.relu: relu,
     F.relu6: relu6, F.leaky_relu: leaky_relu, F.elu: elu, F.gelu: gelu, F.silu: silu,
     F.softplus: softplus, F.hardtanh: hardtanh, torch.heaviside: heaviside, torch.numel: numel,
-    torch.clone: methods.identity, torch.unsqueeze: methods.unsqueeze,
-    torch.detach: methods.detach,
+    torch.is_floating_point: methods.is_floating_point,
+    torch.clone: methods.clone, torch.unsqueeze: methods.unsqueeze, torch.detach: methods.detach,
+    torch.addcmul: composites.addcmul, torch.addcdiv: composites.addcdiv,
+    torch.lerp: composites.lerp, torch.frac: composites.frac, torch.exp2: composites.exp2,
+    torch.cosh: composites.cosh, torch.sinh: composites.sinh, torch.softmax: softmax,
+    F.softmax: softmax, F.normalize: normalize, torch.nan_to_num: composites.nan_to_num,
+    torch.bernoulli: composites.bernoulli, F.dropout: dropout, torch.empty_like: zeros_like,
+    F.hardsigmoid: hardsigmoid, F.logsigmoid: logsigmoid, F.mish: mish, F.softsign: softsign,
+    F.threshold: threshold, F.threshold_: threshold,
 }  # fmt: skip
 
-register_dialect("torch", ALIASES)
+
+def as_torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype of that name."""
+    return getattr(torch, name)
+
+
+register_dialect(
+    "torch",
+    Dialect(
+        ALIASES,
+        _T,
+        as_torch_dtype,
+        torch.device("cpu"),
+        correction=1,
+        methods={"sign": sign, "sgn": sign},
+        hidden={torch.is_tensor: is_tensor},
+    ),
+)

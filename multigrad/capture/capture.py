@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import GradientError, MultigradError, TraceError
-from ..ir.graph import Graph
+from ..ir import ops
+from ..ir.graph import Graph, Location, Node
 from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant
 from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, UNKNOWN, T
 from . import numpy as _numpy_dialect
-from .dialect import substitute
+from .dialect import dialect_of
+from .substitute import plain_function, substitute
 from .tracer import V
 
 __all__ = ["capture", "run_function"]
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
+# What a library says when it is handed one of our symbols: the capture is repeated with the real thing.
+OPAQUE = {"SymbolicDType": "dtype", "SymbolicShape": "shape", "SymbolicDevice": "device"}
 
 
 def capture(
@@ -45,38 +48,91 @@ def capture(
         TraceError: the rule cannot be captured.
         GradientError: it returned something that is no gradient of its input.
     """
+    from ..lowering.backend import in_use
+
+    in_use()  # a framework imported by now has its dialect registered
     trace = Trace(name, facts, V)
+    try:
+        graph = _record(trace, run, has_tin, runtime, static)
+        if _has_number_from_elsewhere(graph, trace, static):
+            again = _record(Trace(name, trace.facts, V), run, has_tin, runtime, static)
+            if again.outputs != graph.outputs:
+                raise TraceError(
+                    f"rule {name!r} gives another graph each time: it draws a number, or reads one "
+                    f"that changes. Draw with xp.rand_like(grad_out), or make the number a param"
+                )
+    except NeedFact as need:
+        if need.facts != ("device",):
+            raise
+        # Rules stay on their input's device, so it is no fact about the input.
+        known = {**facts, "device": True}
+        return capture(
+            name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known
+        )  # fmt: skip
+    return simplify(graph)
+
+
+def _record(
+    trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
+) -> Graph:
+    """Run the rule once."""
+    facts = trace.facts
     grad_out = trace.input("grad_out", INPUT)
     tin = trace.input("tin", INPUT) if has_tin else None
     scalars = {param: trace.input(param, FLOAT_SCALAR) for param in runtime}
-    given = {
-        param: trace.value(constant(facts[f"param:{param}"]))
-        if f"param:{param}" in facts
-        else scalar
-        for param, scalar in scalars.items()
-    }
+    inputs = [x.node for x in (grad_out, tin, *scalars.values()) if x is not None]
+    for param in runtime:
+        if f"param:{param}" in facts:
+            scalars[param] = trace.value(constant(facts[f"param:{param}"]))
     try:
-        result = run(trace, grad_out, tin, {**static, **given})
+        result = run(trace, grad_out, tin, {**static, **scalars})
     except (NeedFact, MultigradError):
         raise
     except Exception as error:
+        symbol = next((word for word in OPAQUE if word in str(error)), "")
+        if symbol and OPAQUE[symbol] not in facts:
+            raise NeedFact(OPAQUE[symbol]) from error
+        place = _place(trace, error)
+        at = f" ({Location(*place)})" if place else ""
         raise TraceError(
-            f"rule {name!r}{_place(trace, error)} raised {type(error).__name__} while captured: {error}"
+            f"rule {trace.name!r}{at} raised {type(error).__name__} while captured: {error}", place
         ) from error
     node = _check_result(trace, result).node
-    inputs = [grad_out.node, *([tin.node] if tin is not None else [])]
-    inputs += [scalar.node for scalar in scalars.values()]
     if trace.key is not None:
         inputs.append(trace.key)
-    return simplify(Graph(name, tuple(inputs), (node,), trace.locations))
+    return Graph(trace.name, tuple(inputs), (node,), trace.locations)
 
 
-def _place(trace: Trace, error: BaseException) -> str:
-    """Return " (file:line)" of the user's code in a traceback."""
-    place, tb = "", error.__traceback__
+def _has_number_from_elsewhere(graph: Graph, trace: Trace, static: Mapping[str, Any]) -> bool:
+    """Return whether the graph holds a float that does not stand in the rule's source.
+
+    It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
+    """
+    written = {0.0, 1.0, *_numbers(trace.facts.values()), *_numbers(static.values())}
+    written.update(_numbers(trace.numbers))
+    for code in trace.codes:
+        written.update(_numbers(code.co_consts))
+    return any(abs(number) not in written for number in _numbers(map(_value_of, graph.nodes())))
+
+
+def _value_of(node: Node) -> Any:
+    return node.attr("value") if node.op is ops.CONST else None
+
+
+def _numbers(values: Any) -> Iterator[float]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _numbers(value)
+        elif isinstance(value, float):
+            yield abs(value)
+
+
+def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
+    """Return the file and line of the user's code in a traceback, the innermost."""
+    place, tb = None, error.__traceback__
     while tb is not None:
         if tb.tb_frame.f_code in trace.codes:
-            place = f" ({tb.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{tb.tb_lineno})"
+            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
         tb = tb.tb_next
     return place
 
@@ -116,22 +172,11 @@ def _check_result(trace: Trace, result: Any) -> Value:
     return result
 
 
-def run_function(function: Callable[..., Any], trace: Trace, *args: Any, **kwargs: Any) -> Any:
+def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
     """Call a rule's own function in a trace, with what Python hides from symbolic values replaced."""
-    if isinstance(function, types.FunctionType):
-        before, trace.dialect = trace.dialect, dialect_of(function)
-        try:
-            return substitute(function, trace)(*args, **kwargs)
-        finally:
-            trace.dialect = before
-    return function(*args, **kwargs)
-
-
-def dialect_of(function: types.FunctionType) -> str:
-    """Return the array library that a function mentions, or "" where it is written in methods only."""
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType):
-            root = value.__name__.partition(".")[0]
-            return "xp" if root == "multigrad" else root
-    return ""
+    plain = plain_function(function)
+    before, trace.dialect = trace.dialect, dialect_of(plain) if plain else ""
+    try:
+        return substitute(function, trace)(*args, **kwargs)
+    finally:
+        trace.dialect = before

@@ -6,30 +6,84 @@ divides by n - 1, `np.std` by n). A backend contributes its framework's table; N
 
 from __future__ import annotations
 
-import builtins
+import re
+import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import TraceError
-from ..ir import neutral
 from ..ir.record import Trace, Value
 
 Handler = Callable[..., Any]
+SCALAR_CLASSES: Mapping[str, type] = {"float": float, "int": int, "bool": bool}
 
-_aliases: dict[str, Mapping[Any, Handler]] = {}
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One array library as rules are written in it.
+
+    Attributes:
+        aliases: its callables, and what each records.
+        tensor: its tensor class, so that `isinstance` in a rule sees one.
+        dtype: its dtype object for an IR name.
+        device: a device of it, for the constants that a rule makes.
+        correction: what `x.std()` and `x.var()` subtract from n by default.
+        methods: tensor methods that mean something else in this library.
+        hidden: functions that offer no protocol, and what stands in for them in a rule.
+    """
+
+    aliases: Mapping[Any, Handler]
+    tensor: type
+    dtype: Callable[[str], Any]
+    device: Any
+    correction: int = 0
+    methods: Mapping[str, Handler] = field(default_factory=dict)
+    hidden: Mapping[Any, Handler] = field(default_factory=dict)
 
 
-def register_dialect(name: str, aliases: Mapping[Any, Handler]) -> None:
-    """Add a dialect: its callables and what each records."""
-    _aliases[name] = aliases
+_dialects: dict[str, Dialect] = {}
+
+
+def register_dialect(name: str, dialect: Dialect) -> None:
+    """Add a dialect under its library's import name."""
+    _dialects[name] = dialect
+
+
+def find_dialect(name: str) -> Dialect | None:
+    """Return the dialect of that name, or None."""
+    return _dialects.get(name)
+
+
+def find_hidden(name: str) -> dict[Any, Handler]:
+    """Return the stand-ins for functions of that name, by function, in all dialects."""
+    rows = [row for dialect in _dialects.values() for row in dialect.hidden.items()]
+    return {function: stand_in for function, stand_in in rows if function.__name__ == name}
+
+
+def is_instance(value: Any, classes: Any) -> bool:
+    """The builtin `isinstance`, for which a symbolic value is a number or a tensor of the rule's library."""
+    if not isinstance(value, Value):
+        return isinstance(value, classes)
+    type_, own = value.node.type, value.trace.dialect
+    if type_.kind == "scalar":
+        return issubclass(SCALAR_CLASSES[type_.dtype], classes)
+    if own in _dialects:
+        return issubclass(_dialects[own].tensor, classes)
+    if own in ("", __name__.partition(".")[0]):
+        return any(issubclass(dialect.tensor, classes) for dialect in _dialects.values())
+    raise value.trace.error(
+        "asks for the class of a tensor. Write it with xg.xp, for all libraries"
+    )
 
 
 def record_call(dialect: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a foreign function called with symbolic values."""
     trace = _find_trace((*args, *kwargs.values()))
-    handler = _aliases.get(dialect, {}).get(function)
+    handler = _dialects[dialect].aliases.get(function) if dialect in _dialects else None
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
+    name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
     if handler is None:
         raise trace.error(
             f"calls {dialect}'s {name}, which is not captured. "
@@ -52,93 +106,69 @@ def _find_trace(values: tuple[Any, ...]) -> Trace:
     raise TraceError("no symbolic value among the arguments")
 
 
-# --- substitution ---------------------------------------------------------------------------------
+def dialect_of(function: types.FunctionType) -> str:
+    """Return the import name of the array library that a function is written in, or "".
 
-
-def maximum_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `max`, which also takes symbolic scalars and tensors."""
-    if len(args) > 1 and builtins.any(isinstance(a, Value) for a in args):
-        result = args[0]
-        for other in args[1:]:
-            result = neutral.maximum(result, other)
-        return result
-    return builtins.max(*args, **kwargs)
-
-
-def minimum_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `min`, which also takes symbolic scalars and tensors."""
-    if len(args) > 1 and builtins.any(isinstance(a, Value) for a in args):
-        result = args[0]
-        for other in args[1:]:
-            result = neutral.minimum(result, other)
-        return result
-    return builtins.min(*args, **kwargs)
-
-
-BUILTINS: dict[str, Any] = {"max": maximum_of, "min": minimum_of}
-
-
-def substitute(function: types.FunctionType, trace: Trace) -> types.FunctionType:
-    """Return a copy of a Python function whose builtins see symbolic values, helpers included.
-
-    The copy shares code, defaults and closure; its globals are a copy in which user helpers are
-    substituted too. Library functions stay as they are: they dispatch by protocol.
+    What the function mentions decides, then what its module imports; a framework before NumPy, whose
+    constants are used beside all of them, and NumPy before `xg.xp`.
     """
-    return _substitute(function, trace, {})
+    roots = list(_roots(function, set()))
+    own = __name__.partition(".")[0]
+    known = [root for root in roots if root in _dialects]
+    others = [root for root in roots if root not in _dialects and root != own]
+    around = [root for root in _packages(function.__globals__.values()) if root in _dialects]
+    for found in (known, others, [root for root in roots if root == own], around):
+        if found:
+            return next((root for root in found if root != "numpy"), "numpy")
+    return ""
 
 
-def _substitute(
-    function: types.FunctionType, trace: Trace, done: dict[types.FunctionType, Any]
-) -> types.FunctionType:
-    if function in done:
-        return done[function]
-    trace.codes.add(function.__code__)
-    namespace = dict(function.__globals__)
-    own = namespace.get("__builtins__", builtins)
-    namespace["__builtins__"] = {
-        **(own if isinstance(own, dict) else vars(own)),
-        **BUILTINS,
-    }
-    closure = function.__closure__
-    copy = types.FunctionType(
-        function.__code__, namespace, function.__name__, function.__defaults__, closure
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    done[function] = copy
-    for name in function.__code__.co_names:
-        helper = function.__globals__.get(name)
-        if _is_users(helper, function):
-            namespace[name] = _substitute(helper, trace, done)
-    if closure:
-        cells = tuple(_substitute_cell(cell, function, trace, done) for cell in closure)
-        if cells != closure:
-            again = types.FunctionType(
-                function.__code__, namespace, function.__name__, function.__defaults__, cells
-            )
-            again.__kwdefaults__ = function.__kwdefaults__
-            done[function] = again
-            return again
-    return copy
+def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
+    """Yield the third-party packages that a function, its closure and its annotations mention."""
+    seen.add(function)
+    names = [name for name, _ in mentioned(function)]
+    for note in function.__annotations__.values():
+        names += re.findall(r"\w+", str(note))
+    yield from _packages(function.__globals__.get(name) for name in names)
+    for cell in function.__closure__ or ():
+        value = contents(cell)
+        if not isinstance(value, types.FunctionType):
+            yield from _packages([value])
+        elif value not in seen:
+            yield from _roots(value, seen)
+    for name in names:  # imported inside the function
+        if name in _dialects and name in sys.modules and name not in function.__globals__:
+            yield name
 
 
-def _substitute_cell(
-    cell: types.CellType,
-    function: types.FunctionType,
-    trace: Trace,
-    done: dict[types.FunctionType, Any],
-) -> types.CellType:
+def _packages(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the third-party packages of modules, and of what is imported from a dialect's."""
+    for value in values:
+        is_module = isinstance(value, types.ModuleType)
+        home = value.__name__ if is_module else getattr(value, "__module__", None)
+        root = home.partition(".")[0] if isinstance(home, str) else ""
+        if root in _dialects or (is_module and root not in sys.stdlib_module_names):
+            yield root
+
+
+def mentioned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the global names in a function and those nested in it, with their values (None: not bound)."""
+    for code in nested_codes(function.__code__):
+        for name in code.co_names:
+            yield name, function.__globals__.get(name)
+
+
+def contents(cell: types.CellType) -> Any:
+    """Return what a closure cell holds, None where it is not bound yet."""
     try:
-        helper = cell.cell_contents
-    except ValueError:  # an empty cell: the name is not bound yet
-        return cell
-    if _is_users(helper, function):
-        return types.CellType(_substitute(helper, trace, done))
-    return cell
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
-def _is_users(helper: Any, function: types.FunctionType) -> bool:
-    """Return whether a helper stands in the same package as the rule, so that it is the user's."""
-    if not isinstance(helper, types.FunctionType) or helper is function:
-        return False
-    own = (function.__module__ or "").partition(".")[0]
-    return (helper.__module__ or "").partition(".")[0] == own
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and those of the functions, lambdas and comprehensions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested_codes(constant)

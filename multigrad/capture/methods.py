@@ -6,11 +6,14 @@ keyword used, then the modules that the rule mentions, decide.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from ..ir import neutral
 from ..ir.record import Value, cast
+from . import composites
+from .dialect import find_dialect
 
 Tensor = Any
 
@@ -53,13 +56,17 @@ def amin(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MI
     return neutral.min(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
 
 
-def max(x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any) -> Tensor:
+def max(
+    x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
+) -> Tensor:
     """`x.max()` and `x.max(axis=...)`; with a dim, torch returns indices too: not captured."""
     _refuse_indices("max", args, kwargs)
     return neutral.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
 
-def min(x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any) -> Tensor:
+def min(
+    x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
+) -> Tensor:
     """`x.min()` and `x.min(axis=...)`; with a dim, torch returns indices too: not captured."""
     _refuse_indices("min", args, kwargs)
     return neutral.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
@@ -86,7 +93,7 @@ def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Te
         return neutral.norm(x, axis=axis, keepdims=keepdim)
     if p == 1:
         return neutral.sum(neutral.abs(x), axis=axis, keepdims=keepdim)
-    if p == float("inf"):
+    if p == math.inf:
         return neutral.max(neutral.abs(x), axis=axis, keepdims=keepdim)
     raise TypeError(f"norm of order {p!r}; 1, 2 and inf are known")
 
@@ -109,15 +116,19 @@ def std(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = 
     )  # fmt: skip
 
 
-def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> float:
+def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> Any:
     if correction is not MISSING:
         return correction
     if ddof is not MISSING:
         return ddof
     if unbiased is not MISSING:
         return 1 if unbiased else 0
-    array_api = axis is not MISSING or x.trace.dialect in ("numpy", "xp")
-    return 0 if array_api else 1
+    dialect = find_dialect(x.trace.dialect)
+    if axis is not MISSING:
+        return 0
+    if not x.trace.dialect:
+        raise TypeError("torch divides by n - 1, NumPy by n; write correction=1 or correction=0")
+    return 0 if dialect is None else dialect.correction
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -138,17 +149,23 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
 
 
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-       non_blocking: bool = False) -> Tensor:  # fmt: skip
+       non_blocking: bool = False, memory_format: Any = None) -> Tensor:  # fmt: skip
     """Change dtype; a rule stays on its input's device, so the device's own and no other is taken."""
     for given in args:
         if isinstance(given, Value):
-            dtype = given.dtype
+            dtype = given.node.type.dtype
         elif not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
             dtype = given
     return x if dtype is None else cast(x, dtype)
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
+    return clone(cast(x, dtype))
+
+
+def type_(x: Tensor, dtype: Any = None) -> Tensor:
+    if dtype is None:
+        raise TypeError("type() without a dtype gives a string; use x.dtype")
     return cast(x, dtype)
 
 
@@ -184,10 +201,6 @@ def numel(x: Tensor) -> Any:
     return neutral.size(x)
 
 
-def size(x: Tensor, dim: int | None = None) -> Any:
-    return x.shape if dim is None else x.shape[dim]
-
-
 def dim(x: Tensor) -> int:
     return x.ndim
 
@@ -196,12 +209,51 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x
 
 
-def sub(x: Tensor, other: Any) -> Tensor:
-    return x - other
+def clone(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The same value under a new name: an update of one does not reach the other."""
+    return x.trace.value(x.node)
 
 
-def div(x: Tensor, other: Any) -> Tensor:
-    return x / other
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    """Only to the own shape: `x.view(grad_out.shape)` undoes what broadcasting did not do."""
+    given = shape[0] if len(shape) == 1 else shape
+    if not isinstance(given, int) and given == x.shape:
+        return x
+    raise TypeError("a rule keeps its input's shape")
+
+
+def view_as(x: Tensor, other: Tensor) -> Tensor:
+    return reshape(x, other.shape)
+
+
+def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    return neutral.add(x, _scaled(other, alpha))
+
+
+def sub(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    return neutral.subtract(x, _scaled(other, alpha))
+
+
+def _scaled(other: Any, alpha: Any) -> Any:
+    return other if isinstance(alpha, int) and alpha == 1 else neutral.multiply(alpha, other)
+
+
+def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is not None:
+        raise TypeError("a rounding_mode; use xp.floor(a / b)")
+    return neutral.divide(x, other)
+
+
+def fill(x: Tensor, value: Any) -> Tensor:
+    return neutral.full_like(x, value)
+
+
+def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    return source if isinstance(source, Value) else neutral.full_like(x, source)
+
+
+def zero(x: Tensor) -> Tensor:
+    return neutral.zeros_like(x)
 
 
 def where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
@@ -233,28 +285,37 @@ def relu(x: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "abs": neutral.abs, "absolute": neutral.abs, "add": neutral.add, "all": all, "amax": amax,
-    "amin": amin, "any": any, "arctan": neutral.atan, "astype": astype, "atan": neutral.atan,
+    "abs": neutral.abs, "absolute": neutral.abs, "add": add, "addcdiv": composites.addcdiv,
+    "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
+    "arctan": neutral.atan, "astype": astype, "atan": neutral.atan, "bernoulli": composites.bernoulli,
     "bfloat16": bfloat16, "bool": bool_, "ceil": neutral.ceil, "clamp": clamp,
-    "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": identity,
-    "contiguous": identity, "copy": identity, "cos": neutral.cos, "detach": detach, "dim": dim,
-    "div": div, "double": double, "eq": neutral.equal, "erf": neutral.erf, "exp": neutral.exp,
-    "expand_as": expand_as, "expm1": neutral.expm1, "float": float, "floor": neutral.floor,
+    "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
+    "contiguous": identity, "copy": clone, "cos": neutral.cos, "cosh": composites.cosh, "detach": detach,
+    "dim": dim, "div": div, "divide": div, "double": double, "eq": neutral.equal,
+    "erf": neutral.erf, "exp": neutral.exp, "exp2": composites.exp2, "expand_as": expand_as,
+    "expm1": neutral.expm1, "fill": fill, "float": float, "floor": neutral.floor, "frac": composites.frac,
     "ge": neutral.greater_equal, "gt": neutral.greater, "half": half,
     "is_floating_point": is_floating_point, "isfinite": neutral.isfinite, "isinf": neutral.isinf,
     "isnan": neutral.isnan, "item": item, "le": neutral.less_equal, "log": neutral.log,
-    "log1p": neutral.log1p, "logical_and": neutral.logical_and, "logical_not": neutral.logical_not,
+    "lerp": composites.lerp, "log1p": neutral.log1p,
+    "logical_and": neutral.logical_and, "logical_not": neutral.logical_not,
     "logical_or": neutral.logical_or, "logical_xor": neutral.logical_xor, "lt": neutral.less,
     "masked_fill": masked_fill, "max": max, "maximum": neutral.maximum, "mean": mean, "min": min,
     "minimum": neutral.minimum, "mul": neutral.multiply, "multiply": neutral.multiply,
-    "ne": neutral.not_equal, "neg": neutral.negative, "negative": neutral.negative, "norm": norm,
-    "numel": numel, "pow": neutral.pow, "reciprocal": neutral.reciprocal, "relu": relu,
-    "round": neutral.round, "rsqrt": neutral.rsqrt, "sigmoid": neutral.sigmoid,
-    "sign": neutral.sign, "sgn": neutral.sign, "sin": neutral.sin, "size": size,
-    "sqrt": neutral.sqrt, "square": neutral.square, "std": std, "sub": sub,
-    "subtract": sub, "sum": sum, "tanh": neutral.tanh, "to": to,
-    "trunc": neutral.trunc, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,
-    "where": where,
+    "nan_to_num": composites.nan_to_num, "ne": neutral.not_equal, "neg": neutral.negative, "negative": neutral.negative, "norm": norm,
+    "numel": numel, "positive": identity, "pow": neutral.pow, "reciprocal": neutral.reciprocal,
+    "relu": relu, "reshape": reshape, "reshape_as": view_as, "round": neutral.round,
+    "rsqrt": neutral.rsqrt, "sigmoid": neutral.sigmoid, "sign": neutral.sign,
+    "sgn": neutral.sign, "sin": neutral.sin, "sinh": composites.sinh, "softmax": composites.softmax,
+    "sqrt": neutral.sqrt, "square": neutral.square, "std": std, "sub": sub, "subtract": sub,
+    "sum": sum, "tanh": neutral.tanh, "to": to, "true_divide": div, "trunc": neutral.trunc,
+    "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var, "view": reshape,
+    "view_as": view_as, "where": where,
+}  # fmt: skip
+
+# Torch's in-place methods end in "_"; those that have no other form:
+IN_PLACE: dict[str, Callable[..., Any]] = {
+    "copy_": copy_from, "normal_": composites.normal, "uniform_": composites.uniform, "zero_": zero,
 }  # fmt: skip
 
 REFUSED = {

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..ir import neutral
-from ..ir.record import cast
-from .dialect import register_dialect
+from ..ir.meaning import as_numpy_dtype
+from ..ir.record import Value, cast
+from . import composites, methods
+from .dialect import Dialect, register_dialect
 
 Tensor = Any
 
@@ -78,6 +80,25 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
     return neutral.full_like(x, fill_value, dtype)
 
 
+def select(conditions: Any, choices: Any, default: Any = 0) -> Tensor:
+    """The choice of the first condition that holds."""
+    result = default
+    for condition, choice in reversed(list(zip(conditions, choices, strict=True))):
+        result = neutral.where(condition, choice, result)
+    return result
+
+
+def nan_to_num(x: Tensor, copy: bool = True, nan: Any = 0.0, posinf: Any = None,
+               neginf: Any = None) -> Tensor:  # fmt: skip
+    if not copy:
+        raise TypeError("nan_to_num with copy=False; take the result")
+    return composites.nan_to_num(x, nan, posinf, neginf)
+
+
+def is_scalar(x: Any) -> bool:
+    return x.node.type.kind == "scalar" if isinstance(x, Value) else np.isscalar(x)
+
+
 def heaviside(x: Tensor, at_zero: Any) -> Tensor:
     """np.heaviside keeps NaN and takes the value at zero."""
     step = neutral.where(neutral.equal(x, 0), at_zero, neutral.heaviside(x))
@@ -90,6 +111,10 @@ def size(x: Tensor, axis: Any = None) -> Any:
 
 def shape(x: Tensor) -> Any:
     return x.shape
+
+
+def ndim(x: Tensor) -> int:
+    return x.ndim
 
 
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
@@ -124,14 +149,21 @@ UFUNCS = {
     np.bitwise_or: neutral.logical_or, np.bitwise_xor: neutral.logical_xor,
     np.invert: neutral.logical_not, np.isnan: neutral.isnan, np.isinf: neutral.isinf,
     np.isfinite: neutral.isfinite, np.heaviside: heaviside, np.hypot: square_root_of_sum,
+    np.cosh: composites.cosh, np.sinh: composites.sinh, np.exp2: composites.exp2,
 }  # fmt: skip
 
 FUNCTIONS = {
     np.where: where, np.clip: clip, np.sum: sum_, np.mean: mean, np.max: max_, np.amax: max_,
     np.min: min_, np.amin: min_, np.any: any_, np.all: all_, np.var: var, np.std: std,
     np.linalg.norm: norm, np.zeros_like: zeros_like, np.ones_like: ones_like,
-    np.full_like: full_like, np.size: size, np.shape: shape, np.round: round_,
-    np.around: round_, np.expand_dims: expand_dims,
+    np.full_like: full_like, np.size: size, np.shape: shape, np.ndim: ndim, np.round: round_,
+    np.around: round_, np.expand_dims: expand_dims, np.copy: methods.clone, np.select: select,
+    np.empty_like: zeros_like, np.nan_to_num: nan_to_num,
 }  # fmt: skip
 
-register_dialect("numpy", {**UFUNCS, **FUNCTIONS})
+register_dialect(
+    "numpy",
+    Dialect(
+        {**UFUNCS, **FUNCTIONS}, np.ndarray, as_numpy_dtype, "cpu", hidden={np.isscalar: is_scalar}
+    ),
+)

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..errors import RuleTypeError, suggest
 
 REQUIRED = inspect.Parameter.empty
 STATIC_TYPES = (bool, int, str, type(None), tuple)
+# The names of the graph's own inputs.
+TAKEN = ("ctx", "grad_out", "key", "tin")
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a rule; `runtime` params are floats known when the rule runs."""
+    """One parameter of a rule.
+
+    Attributes:
+        kind: float: known when the rule runs; int, bool, str: fixed in a capture; None: the given value decides.
+        optional: a float param that takes None, a bool, str or tuple too, as it is.
+    """
 
     name: str
-    default: Any
-    runtime: bool | None  # None: the given value decides
+    default: Any = REQUIRED
+    kind: type | None = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +41,16 @@ class Signature:
     takes_any: bool  # has **params, so receives everything
 
     def takes(self, name: str) -> bool:
-        """Return whether a parameter of that name is accepted."""
-        return self.takes_any or name in self.params
+        """Return whether a parameter of that name is accepted; `**params` does not get a draw's key."""
+        return name in self.params or (self.takes_any and name not in TAKEN)
+
+    def param(self, name: str) -> Param:
+        """Return the parameter of that name; one that `**params` receives may be anything."""
+        return self.params.get(name) or Param(name)
+
+    def select(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values whose names are accepted."""
+        return {name: value for name, value in values.items() if self.takes(name)}
 
 
 def read_signature(name: str, function: Callable[..., Any]) -> Signature:
@@ -57,20 +76,29 @@ def read_signature(name: str, function: Callable[..., Any]) -> Signature:
         )
     params = {}
     for p in parameters[3:]:
+        if p.kind is p.POSITIONAL_ONLY and p.default is REQUIRED:
+            raise RuleTypeError(f"rule {name!r}: param {p.name!r} must be settable by name")
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
-            params[p.name] = Param(p.name, p.default, _is_runtime(p))
+            if p.name in TAKEN:
+                raise RuleTypeError(
+                    f"rule {name!r}: no param can be called {p.name!r}, which means something else "
+                    f"to multigrad; choose another name"
+                )
+            params[p.name] = _read_param(p)
     return Signature(params, any(p.kind is p.VAR_KEYWORD for p in parameters))
 
 
-def _is_runtime(parameter: inspect.Parameter) -> bool | None:
-    annotation, default = parameter.annotation, parameter.default
-    if annotation in (float, "float"):
-        return True
-    if annotation in (int, bool, str, "int", "bool", "str"):
-        return False
-    if isinstance(default, float):
-        return True
-    return None if default is REQUIRED else False
+def _read_param(p: inspect.Parameter) -> Param:
+    """Return a parameter with its kind, by its annotation, else by its default."""
+    words = {p.annotation.__name__} if isinstance(p.annotation, type) else set()
+    words = words or set(re.findall(r"\w+", str(p.annotation)))
+    if p.annotation is not REQUIRED:
+        for kind in (int, bool, str):
+            if words == {kind.__name__} and p.default is not None:
+                return Param(p.name, p.default, kind)
+        if "float" in words and "int" not in words:
+            return Param(p.name, p.default, float, words != {"float"} or p.default is None)
+    return Param(p.name, p.default, float if isinstance(p.default, float) else None)
 
 
 def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
@@ -79,34 +107,48 @@ def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
     Raises:
         RuleTypeError: the value is of a kind that the parameter does not take.
     """
-    runtime = param.runtime
-    if runtime is None:
-        runtime = not isinstance(value, STATIC_TYPES)
-    if not runtime:
-        if not isinstance(value, (*STATIC_TYPES, float)):
-            raise RuleTypeError(
-                f"rule {rule!r}: param {param.name!r} is static (bool, int, str, None or tuple), "
-                f"got {type(value).__name__}"
-            )
+    if isinstance(value, np.generic | np.ndarray) and value.shape == ():
+        value = value.item()
+    kind = param.kind
+    if kind is None and isinstance(value, STATIC_TYPES):
         return False, value
-    if isinstance(value, bool | str | bytes | tuple | list | dict | type(None)):
+    if param.optional and isinstance(value, STATIC_TYPES) and type(value) is not int:
+        return False, value
+    if kind is None or kind is float:
+        return True, _run_time_value(rule, param, value)
+    if kind is bool and isinstance(value, int) and value in (0, 1):
+        return False, bool(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _wrong(rule, param, value)
+    return False, value
+
+
+def _run_time_value(rule: str, param: Param, value: Any) -> Any:
+    """Return a float, or a scalar tensor as it is."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise _wrong(rule, param, value) from None
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        raise _wrong(rule, param, value)
+    if len(shape) != 0:
         raise RuleTypeError(
-            f"rule {rule!r}: param {param.name!r} is a float, got {type(value).__name__} {value!r}"
+            f"rule {rule!r}: param {param.name!r} is one number, got shape {tuple(shape)}"
         )
-    if isinstance(value, int):
-        return True, float(value)
-    if isinstance(value, float):
-        return True, value
-    if getattr(value, "shape", None) is None:
-        raise RuleTypeError(
-            f"rule {rule!r}: param {param.name!r} is a float, got {type(value).__name__}"
-        )
-    if len(value.shape) != 0:
-        raise RuleTypeError(
-            f"rule {rule!r}: param {param.name!r} is a scalar, got shape {tuple(value.shape)}"
-        )
-    # NumPy scalars and 0-d arrays are plain numbers; tensors and tracers stay what they are.
-    return True, float(value) if type(value).__module__ == "numpy" else value
+    return value
+
+
+NOUNS = {
+    None: "a number, bool, str, None or tuple", float: "a float", int: "an int", bool: "a bool",
+    str: "a str",
+}  # fmt: skip
+
+
+def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
+    given = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
+    return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {given}")
 
 
 def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:

@@ -9,93 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir import ops
-from ..ir.record import NeedFact, Value, dtype_name
-from ..ir.types import INPUT_SHAPE, T
+from ..ir import neutral, ops
+from ..ir.graph import Node
+from ..ir.record import NeedFact, Value, cast_node, known_shape
+from ..ir.types import BOOL, INPUT_SHAPE, ROW
 from . import methods
-from .dialect import record_call
+from .dialect import find_dialect, record_call
+from .symbols import DEVICE, SymbolicDType, SymbolicShape
 
-
-class SymbolicDType:
-    """The dtype of a symbolic value; `T` stands for the input's, whatever it will be."""
-
-    __slots__ = ("symbol",)
-
-    def __init__(self, symbol: str) -> None:
-        self.symbol = symbol
-
-    def __repr__(self) -> str:
-        return f"<dtype {self.symbol}>"
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, SymbolicDType):
-            return self.symbol == other.symbol
-        if self.symbol == T:
-            raise NeedFact("dtype")
-        return self.symbol == dtype_name(other)
-
-    def __hash__(self) -> int:
-        return hash(self.symbol)
-
-    @property
-    def is_floating_point(self) -> bool:
-        return self.symbol != "bool"
-
-
-class SymbolicDevice:
-    """Where the input lies; a rule stays there."""
-
-    def __repr__(self) -> str:
-        return "<the input's device>"
-
-
-DEVICE = SymbolicDevice()
-
-
-class SymbolicShape:
-    """The shape of a symbolic value: an index gives a symbolic integer, the length asks for the rank."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: V) -> None:
-        self.value = value
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int):
-            return self.value.trace.value(_dim(self.value, index))
-        return self._known()[index]
-
-    def __len__(self) -> int:
-        return self.value.ndim
-
-    def __iter__(self) -> Any:
-        return iter(self._known())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, SymbolicShape):
-            mine, theirs = self.value.node.type.shape, other.value.node.type.shape
-            if mine == theirs == INPUT_SHAPE:
-                return True
-        return self._known() == (other._known() if isinstance(other, SymbolicShape) else other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _known(self) -> tuple[int, ...]:
-        if self.value.node.type.shape != INPUT_SHAPE:
-            raise self.value.trace.error("needs the shape of an intermediate value")
-        facts = self.value.trace.facts
-        if "shape" not in facts:
-            raise NeedFact("shape")
-        return facts["shape"]
-
-
-def _dim(value: V, index: int) -> Any:
-    from ..ir.record import apply, constant
-
-    facts = value.trace.facts
-    if "shape" in facts and value.node.type.shape == INPUT_SHAPE:
-        return constant(facts["shape"][index])
-    return apply(ops.DIM, value, axis=index).node
+# Results that share memory with their operand in the frameworks: an update would reach the operand too.
+VIEWS = (ops.STOP_GRADIENT, ops.BROADCAST_TO, ops.EXPAND_DIMS)
 
 
 class V(Value):
@@ -106,31 +29,46 @@ class V(Value):
 
     # --- attributes every tensor has ---------------------------------------------------------------
     @property
-    def dtype(self) -> SymbolicDType:
-        facts = self.trace.facts
-        name = self.node.type.dtype
-        return SymbolicDType(facts["dtype"] if name == "T" and "dtype" in facts else name)
+    def dtype(self) -> Any:
+        facts, name = self.trace.facts, self.node.type.dtype
+        if "dtype" not in facts:
+            return SymbolicDType(name)
+        name = facts["dtype"] if name == "T" else name
+        dialect = find_dialect(self.trace.dialect)
+        return SymbolicDType(name) if dialect is None else dialect.dtype(name)
 
     @property
-    def device(self) -> SymbolicDevice:
-        return DEVICE
+    def device(self) -> Any:
+        dialect = find_dialect(self.trace.dialect) if "device" in self.trace.facts else None
+        return DEVICE if dialect is None else dialect.device
 
     @property
-    def shape(self) -> SymbolicShape:
-        return SymbolicShape(self)
+    def shape(self) -> Any:
+        known = known_shape(self)
+        return SymbolicShape(self) if known is None else known
+
+    @property
+    def size(self) -> Any:
+        """An integer as in NumPy, and callable as in torch."""
+        return Size(self)
 
     @property
     def ndim(self) -> int:
-        if self.node.type.kind == "scalar" or self.node.type.shape == ():
+        shape = self.node.type.shape
+        if self.node.type.kind == "scalar" or shape == ROW:
             return 0
-        if self.node.type.shape != INPUT_SHAPE:
-            raise self.trace.error("needs the rank of an intermediate value")
-        if "ndim" not in self.trace.facts:
-            raise NeedFact("ndim")
-        return self.trace.facts["ndim"]
+        if shape == INPUT_SHAPE or (isinstance(shape, tuple) and shape[2]):
+            if "ndim" not in self.trace.facts:
+                raise NeedFact("ndim")
+            return self.trace.facts["ndim"]
+        raise self.trace.error("needs the rank of an intermediate value")
+
+    @property
+    def data(self) -> Any:
+        return neutral.stop_gradient(self)
 
     def __len__(self) -> int:
-        return self.shape._known()[0]
+        return self.shape[0].__index__()
 
     # --- protocols -----------------------------------------------------------------------------------
     @classmethod
@@ -142,7 +80,9 @@ class V(Value):
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         function = ufunc if method == "__call__" else getattr(ufunc, method)
         if method != "__call__":
-            raise self.trace.error(f"calls NumPy's {ufunc.__name__}.{method}, which is not captured")
+            raise self.trace.error(
+                f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"
+            )
         return record_call("numpy", function, args, kwargs)
 
     def __array_function__(
@@ -156,42 +96,118 @@ class V(Value):
         return xp
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise self.trace.error("turns a symbolic tensor into a NumPy array. Use array functions on it")
+        raise self.trace.error(
+            "turns a symbolic tensor into a NumPy array. Use array functions on it"
+        )
 
     # --- methods ---------------------------------------------------------------------------------------
     def __getattr__(self, name: str) -> Any:
-        method = methods.METHODS.get(name)
-        if method is None:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            if name in methods.REFUSED:
-                raise self.trace.error(f"calls .{name}(): {methods.REFUSED[name]}")
-            raise self.trace.error(
-                f"uses .{name}, which is not captured. Write it with xg.xp, "
-                f"or register the rule with native=True to run it as it is"
-            )
-        return _Bound(method, self)
+        dialect = find_dialect(self.trace.dialect)
+        own = dialect.methods if dialect is not None else {}
+        method = own.get(name) or methods.METHODS.get(name)
+        if method is not None:
+            return _Bound(method, self)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        in_place = methods.IN_PLACE.get(name) or methods.METHODS.get(name.removesuffix("_"))
+        if in_place is not None:
+            return _Bound(in_place, self, updates=True)
+        if name in methods.REFUSED:
+            raise self.trace.error(f"calls .{name}(): {methods.REFUSED[name]}")
+        raise self.trace.error(
+            f"uses .{name}, which is not captured. Write it with xg.xp, "
+            f"or register the rule with native=True to run it as it is"
+        )
+
+    # --- in-place updates: the value names another node from then on ----------------------------------
+    def update(self, value: Any) -> Any:
+        """Take a new value of the same type, for everyone who holds this one."""
+        old, new = self.node, value.node
+        if old.op in VIEWS:
+            raise self.trace.error("updates a view of another tensor. Call .clone() on it first")
+        if new.type.dtype != old.type.dtype and BOOL not in (new.type.dtype, old.type.dtype):
+            new = cast_node(new, old.type.dtype)
+        if new.type != old.type:
+            raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
+        self.node: Node = new
+        return self
+
+    def _updated(self, value: Any) -> Any:
+        # Numbers are immutable, so an augmented assignment binds the name anew.
+        return value if self.node.type.kind == "scalar" else self.update(value)
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._updated(self + other)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._updated(self - other)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._updated(self * other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self._updated(self / other)
+
+    def __ipow__(self, other: Any) -> Any:
+        return self._updated(self**other)
+
+    def __iand__(self, other: Any) -> Any:
+        return self._updated(self & other)
+
+    def __ior__(self, other: Any) -> Any:
+        return self._updated(self | other)
+
+    def __ixor__(self, other: Any) -> Any:
+        return self._updated(self ^ other)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise self.trace.error("assigns into a tensor. Use xp.where(condition, value, tensor)")
+        whole = index is Ellipsis or (isinstance(index, slice) and index == slice(None))
+        single = not isinstance(value, Value) or value.node.type.shape == ROW
+        if whole and single:
+            self.update(neutral.full_like(self, value))
+        elif whole:
+            self.update(value)
+        elif isinstance(index, Value) and index.node.type.dtype == BOOL and single:
+            self.update(neutral.where(index, value, self))
+        else:
+            raise self.trace.error(
+                "assigns to a part of a tensor. Use xp.where(condition, value, tensor)"
+            )
 
     def __getitem__(self, index: Any) -> Any:
-        raise self.trace.error("indexes a tensor. Use whole-array operations")
+        raise self.trace.error(
+            "indexes a tensor. Use whole-array operations: xp.where(condition, tensor, 0.0)"
+        )
+
+
+class Size(V):
+    """The number of elements; called, it is torch's `size()`."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: V) -> None:
+        super().__init__(of.trace, neutral.size(of).node)
+        self._of = of
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return self._of.shape if dim is None else self._of.shape[dim]
 
 
 class _Bound:
     """A method of a symbolic value, waiting for its arguments."""
 
-    __slots__ = ("method", "value")
+    __slots__ = ("method", "updates", "value")
 
-    def __init__(self, method: Any, value: V) -> None:
+    def __init__(self, method: Any, value: V, updates: bool = False) -> None:
         self.method = method
         self.value = value
+        self.updates = updates
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self.method(self.value, *args, **kwargs)
+            result = self.method(self.value, *args, **kwargs)
         except TypeError as error:
             raise self.value.trace.error(
                 f"calls .{self.method.__name__}() in a way not captured: {error}"
             ) from error
+        return self.value.update(result) if self.updates else result

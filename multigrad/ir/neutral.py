@@ -6,10 +6,11 @@ by n (`correction=0`). `gelu` is the exact one, `leaky_relu` has slope 0.01.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from . import ops
-from .record import Value, apply, cast, pow
+from .record import Value, apply, cast, constant, known_shape, native_dtype, pow
 from .types import BOOL, T
 
 Axis = int | tuple[int, ...] | list[int] | None
@@ -216,7 +217,8 @@ def cast_like(x: Tensor, like: Tensor) -> Tensor:
 def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
     """A tensor of x's shape filled with a number; bool where dtype says so."""
     if not isinstance(x, Value):
-        return apply(ops.FULL_LIKE, x, value, dtype=dtype)
+        given = None if dtype is None else native_dtype(x, dtype)
+        return apply(ops.FULL_LIKE, x, value, dtype=given)
     if dtype is None:
         name = x.node.type.dtype if x.node.type.kind == "tensor" else T
     else:
@@ -267,15 +269,11 @@ def norm(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return apply(ops.NORM, x, axis=_axes(axis), keepdims=bool(keepdims))
 
 
-def var(
-    x: Tensor, axis: Axis = None, correction: float = 0, keepdims: bool = False
-) -> Tensor:
+def var(x: Tensor, axis: Axis = None, correction: float = 0, keepdims: bool = False) -> Tensor:
     return apply(ops.VAR, x, axis=_axes(axis), keepdims=bool(keepdims), correction=correction)
 
 
-def std(
-    x: Tensor, axis: Axis = None, correction: float = 0, keepdims: bool = False
-) -> Tensor:
+def std(x: Tensor, axis: Axis = None, correction: float = 0, keepdims: bool = False) -> Tensor:
     return apply(ops.STD, x, axis=_axes(axis), keepdims=bool(keepdims), correction=correction)
 
 
@@ -295,12 +293,14 @@ def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
 
 def dim(x: Tensor, axis: int) -> Any:
     """The length of one axis, known at run time."""
-    return apply(ops.DIM, x, axis=axis)
+    known = known_shape(x)
+    return apply(ops.DIM, x, axis=axis) if known is None else x.trace.value(constant(known[axis]))
 
 
 def size(x: Tensor) -> Any:
     """The number of elements, known at run time."""
-    return apply(ops.SIZE, x)
+    known = known_shape(x)
+    return apply(ops.SIZE, x) if known is None else x.trace.value(constant(prod(known)))
 
 
 def stop_gradient(x: Tensor) -> Tensor:

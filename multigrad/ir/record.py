@@ -13,18 +13,24 @@ from typing import Any
 
 from ..errors import TraceError
 from . import ops
-from .graph import Graph, Location, Node, make_node
+from .coercion import NeedFact, cast_node, coerce, constant
+from .graph import Location, Node, make_node, walk
 from .ops import Op
 from .scalars import on_numbers
-from .types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, FLOATS, INT_SCALAR, KEY, T, Type
+from .types import BOOL, FLOATS, INPUT_SHAPE, KEY, T, Type
 
-
-class NeedFact(Exception):
-    """Python needs something concrete; the capture is repeated with these facts fixed."""
-
-    def __init__(self, *facts: str) -> None:
-        super().__init__(*facts)
-        self.facts = facts
+__all__ = [
+    "NeedFact",
+    "Trace",
+    "Value",
+    "apply",
+    "cast",
+    "cast_node",
+    "constant",
+    "known_shape",
+    "native_dtype",
+    "pow",
+]
 
 
 class Trace:
@@ -41,6 +47,7 @@ class Trace:
         self.value_class = value_class or Value
         self.locations: dict[Node, Location] = {}
         self.codes: set[CodeType] = set()
+        self.numbers: set[float] = set()  # floats that the user's functions refer to
         self.draws = 0
         self.key: Node | None = None
         self.dialect = ""
@@ -77,7 +84,8 @@ class Trace:
         """Return a TraceError that names the rule and the line."""
         where = self.location()
         at = f" ({where})" if where else ""
-        return TraceError(f"rule {self.name!r}{at} {problem}")
+        place = (where.file, where.line) if where else None
+        return TraceError(f"rule {self.name!r}{at} {problem}", place)
 
 
 class Value:
@@ -103,14 +111,31 @@ class Value:
         return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
 
     def __index__(self) -> int:
+        rounded = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC)
+        if self.node.type.dtype == "float" and self.node.op not in (*rounded, ops.CONST):
+            raise TypeError("a float cannot be used as an index")
         return int(self._concrete("uses a tensor as an index", "Use xp functions"))
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if not digits:
+            return apply(ops.ROUND, self)
+        return round(float(self), digits)
+
+    def __floor__(self) -> Any:
+        return apply(ops.FLOOR, self)
+
+    def __ceil__(self) -> Any:
+        return apply(ops.CEIL, self)
+
+    def __trunc__(self) -> Any:
+        return apply(ops.TRUNC, self)
 
     def _concrete(self, problem: str, advice: str) -> Any:
         """Return the Python number, or ask for the facts that make it one."""
         if self.node.op is ops.CONST:
             return self.node.attr("value")
         if self.node.type.kind == "scalar":
-            facts = {fact for node in Graph("", (), (self.node,)).nodes() if (fact := _fact(node))}
+            facts = {fact for node in walk((self.node,)) if (fact := _fact(node))}
             if facts:
                 raise NeedFact(*sorted(facts))
         where = self.trace.location()
@@ -121,6 +146,20 @@ class Value:
 
     def __iter__(self) -> Any:
         raise self.trace.error("iterates over a tensor. Use whole-array operations")
+
+    def __contains__(self, item: Any) -> bool:
+        raise self.trace.error("looks for a value in a tensor. Use xp.any(tensor == value)")
+
+    def __floordiv__(self, other: Any) -> Any:
+        raise self.trace.error("uses //, which is not captured. Write xp.floor(a / b)")
+
+    def __mod__(self, other: Any) -> Any:
+        raise self.trace.error("uses %, which is not captured. Write a - b * xp.floor(a / b)")
+
+    def __matmul__(self, other: Any) -> Any:
+        raise self.trace.error("uses @: a rule is elementwise, with reductions")
+
+    __rfloordiv__, __rmod__, __rmatmul__ = __floordiv__, __mod__, __matmul__
 
     def __add__(self, other: Any) -> Any:
         return apply(ops.ADD, self, other)
@@ -194,10 +233,10 @@ class Value:
     def __ge__(self, other: Any) -> Any:
         return apply(ops.GE, self, other)
 
-    def __eq__(self, other: Any) -> Any:
+    def __eq__(self, other: object) -> Any:
         return apply(ops.EQ, self, other)
 
-    def __ne__(self, other: Any) -> Any:
+    def __ne__(self, other: object) -> Any:
         return apply(ops.NE, self, other)
 
 
@@ -233,7 +272,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         return _compute(op, operands, attrs)
     nodes = [lift(trace, operand) for operand in operands]
     try:
-        nodes = _coerce(trace, op, nodes)
+        nodes = coerce(op, nodes, trace.facts)
         type_ = op.result(*(node.type for node in nodes), **attrs)
     except TypeError as error:
         raise trace.error(f"uses {op.name} wrongly: {error}") from error
@@ -244,6 +283,13 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     if node not in trace.locations and (where := trace.location()):
         trace.locations[node] = where
     return trace.value(node)
+
+
+def known_shape(x: Any) -> tuple[int, ...] | None:
+    """Return the shape of a symbolic value where this capture has it fixed."""
+    if isinstance(x, Value) and x.node.type.shape == INPUT_SHAPE:
+        return x.trace.facts.get("shape")
+    return None
 
 
 def _compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
@@ -271,79 +317,16 @@ def lift(trace: Trace, operand: Any) -> Node:
     )
 
 
-def constant(number: Any) -> Node:
-    """Return the node of a Python number."""
-    kind = BOOL_SCALAR if isinstance(number, bool) else INT_SCALAR
-    return make_node(
-        ops.CONST, (), {"value": number}, FLOAT_SCALAR if isinstance(number, float) else kind
-    )
-
-
-def _coerce(trace: Trace, op: Op, nodes: list[Node]) -> list[Node]:
-    if op.coerce == "raw":
-        return nodes
-    if op.coerce == "bool":
-        for node in nodes:
-            if node.type.dtype != "bool":
-                raise TypeError(f"it needs bools, not {node.type}")
-        return nodes
-    if op.coerce == "where":
-        condition, *values = nodes
-        if condition.type.dtype != "bool":
-            raise TypeError(f"the condition must be bool, not {condition.type}")
-        if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
-            # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype
-            filled = make_node(
-                ops.FULL_LIKE, (condition, values[0]), {"dtype": T},
-                Type("tensor", T, condition.type.shape),
-            )  # fmt: skip
-            values = [filled, values[1]]
-        return [condition, *_unify(trace, values, keep_bools=True)]
-    return _unify(trace, nodes, keep_bools=op in (ops.EQ, ops.NE))
-
-
-def _unify(trace: Trace, nodes: list[Node], keep_bools: bool) -> list[Node]:
-    """Cast bool tensors to the float dtype of the others, and check that one dtype remains."""
-    if keep_bools and all(n.type.dtype == "bool" for n in nodes):
-        return nodes
-    floats = list(dict.fromkeys(n.type.dtype for n in nodes if _is_float_tensor(n)))
-    if len(floats) > 1:
-        if "dtype" not in trace.facts and T in floats:
-            raise NeedFact("dtype")
-        names = [trace.facts["dtype"] if d == T else d for d in floats]
-        target = floats[names.index(_wider(names))]
-    else:
-        target = floats[0] if floats else T
-    return [
-        cast_node(n, target) if n.type.kind == "tensor" and n.type.dtype != target else n
-        for n in nodes
-    ]
-
-
-def _is_float_tensor(node: Node) -> bool:
-    return node.type.kind == "tensor" and node.type.dtype != BOOL
-
-
-def _wider(names: list[str]) -> str:
-    """Return the dtype that holds the others (float16 with bfloat16 gives float32)."""
-    order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
-    widest = max(names, key=order.__getitem__)
-    return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
-
-
-def cast_node(node: Node, dtype: str) -> Node:
-    """Return the node cast to a dtype; `T` is the input's."""
-    return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))
-
-
 def cast(x: Any, dtype: Any) -> Any:
     """x in another dtype: bool, float16, bfloat16, float32, float64, or that of a symbolic value.
 
     A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
     `mask.float()` does not tie a rule to float32.
     """
+    if isinstance(x, bool | int | float):
+        return x
     if not isinstance(x, Value):
-        return apply(ops.CAST, x, dtype=dtype)
+        return apply(ops.CAST, x, dtype=native_dtype(x, dtype))
     name = dtype_name(dtype)
     own = x.node.type
     if own.kind == "scalar":
@@ -358,6 +341,14 @@ def cast(x: Any, dtype: Any) -> Any:
     if name != T and name not in FLOATS:
         raise x.trace.error(f"casts to {name}: rules compute in bool and float dtypes")
     return apply(ops.CAST, x, dtype=name)
+
+
+def native_dtype(x: Any, dtype: Any) -> Any:
+    """Return the dtype object of x's own library for a dtype given in any form."""
+    from ..lowering.backend import backend_of
+
+    name = dtype_name(dtype)
+    return x.dtype if name == T else backend_of(x).dtype(name)
 
 
 def dtype_name(dtype: Any) -> str:

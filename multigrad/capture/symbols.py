@@ -1,0 +1,93 @@
+"""What a symbolic tensor's attributes give while they are not fixed: a dtype, a shape, a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..ir import neutral
+from ..ir.record import NeedFact, dtype_name
+from ..ir.types import INPUT_SHAPE, T
+
+if TYPE_CHECKING:
+    from .tracer import V
+
+
+class SymbolicDType:
+    """The dtype of a symbolic value; `T` stands for the input's, whatever it will be."""
+
+    __slots__ = ("symbol",)
+
+    def __init__(self, symbol: str) -> None:
+        self.symbol = symbol
+
+    def __repr__(self) -> str:
+        return f"<SymbolicDType {self.symbol}>"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SymbolicDType):
+            return self.symbol == other.symbol
+        if self.symbol == T:
+            raise NeedFact("dtype")
+        return self.symbol == dtype_name(other)
+
+    def __hash__(self) -> int:
+        return hash(self.symbol)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NeedFact("dtype")  # the library's own dtype object has it, or not
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.symbol != "bool"
+
+
+class SymbolicDevice:
+    """Where the input lies; a rule stays there."""
+
+    def __repr__(self) -> str:
+        return "<SymbolicDevice>"
+
+
+DEVICE = SymbolicDevice()
+
+
+class SymbolicShape:
+    """The shape of a symbolic value: an index gives a symbolic integer, the length asks for the rank."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: V) -> None:
+        self.value = value
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int):
+            return neutral.dim(self.value, index)
+        return self._known()[index]
+
+    def __len__(self) -> int:
+        return self.value.ndim
+
+    def __iter__(self) -> Any:
+        return iter(self._known())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SymbolicShape):
+            mine, theirs = self.value.node.type.shape, other.value.node.type.shape
+            if mine == theirs == INPUT_SHAPE:
+                return True
+        return self._known() == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._known()
+
+    def numel(self) -> Any:
+        return neutral.size(self.value)
+
+    def _known(self) -> tuple[int, ...]:
+        if self.value.node.type.shape == INPUT_SHAPE:
+            raise NeedFact("shape")  # known, it would be a tuple
+        raise self.value.trace.error("needs the shape of an intermediate value")

@@ -1,0 +1,302 @@
+"""Rules as torch users write them; every function here is a rule that must be captured as it stands.
+
+Run on torch tensors as it is, each is its own oracle (see test_capture_torch.py).
+"""
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch import where as choose
+
+WINDOW = 0.75
+
+
+def _soft_mask(x: Tensor, width: float) -> Tensor:
+    return torch.sigmoid(x / max(width, 1e-6))
+
+
+def _recursive_sum(x: Tensor, depth: int) -> Tensor:
+    return x if depth == 0 else x + _recursive_sum(x, depth - 1)
+
+
+def where_with_zeros(ctx, grad_out, tin):
+    return torch.where(tin > 0, grad_out, torch.zeros_like(grad_out))
+
+
+def where_with_a_number(ctx, grad_out, tin):
+    return grad_out * torch.where((tin > -1) & (tin < 1), 1.0, 0.0)
+
+
+def name_imported_from_torch(ctx, grad_out, tin):
+    return choose(tin > WINDOW, grad_out, 0.0)
+
+
+def import_inside(ctx, grad_out, tin):
+    import torch as t
+    from torch.nn.functional import softplus as smooth
+
+    return t.mul(grad_out, smooth(tin))
+
+
+def annotated(
+    ctx: object,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    width: float = 0.5,
+) -> Tensor:
+    assert tin is not None
+    return grad_out * (tin.abs() / width).clamp(max=1.0)
+
+
+def methods_and_operators(ctx, grad_out, tin):
+    return grad_out.mul(tin.pow(2)).add(tin, alpha=0.5).sub(1.0).div(3.0).neg()
+
+
+def powers(ctx, grad_out, tin):
+    near = 1 + tin.abs()
+    return grad_out * (tin**2 + near**-1 + near**0.5 + near**-0.5 + tin**3 + 2**tin + near**1.7)
+
+
+def mask_to_dtype(ctx, grad_out, tin):
+    return grad_out * (tin > 0).to(grad_out.dtype)
+
+
+def mask_to_float(ctx, grad_out, tin):
+    return grad_out * (1 - (tin > 0).float())
+
+
+def mask_type(ctx, grad_out, tin):
+    return grad_out * (tin > 0).type(grad_out.dtype) + (tin < -1).type_as(grad_out)
+
+
+def mask_arithmetic(ctx, grad_out, tin):
+    return grad_out * ((tin > 0).float() + (tin < -1).float()) * ~(tin > 2)
+
+
+def mask_times_mask(ctx, grad_out, tin):
+    return grad_out * ((tin > -1) * (tin < 1))
+
+
+def mask_logic(ctx, grad_out, tin):
+    inside = torch.logical_and(tin >= -1, tin <= 1)
+    return grad_out * (inside ^ (tin == 0)) * (inside | ~inside).to(grad_out)
+
+
+def through_float64(ctx, grad_out, tin):
+    wide = grad_out.to(torch.float64) * tin.double()
+    return wide.to(grad_out.dtype)
+
+
+def asks_for_float32(ctx, grad_out, tin):
+    return grad_out * tin if tin.dtype == torch.float32 else grad_out
+
+
+def asks_for_half(ctx, grad_out, tin):
+    return grad_out if tin.dtype in (torch.float16, torch.bfloat16) else grad_out * tin
+
+
+def smallest_number(ctx, grad_out, tin):
+    return grad_out / (grad_out.norm() + torch.finfo(grad_out.dtype).eps)
+
+
+def constant_of_the_inputs_dtype(ctx, grad_out, tin):
+    half = torch.tensor(0.5, dtype=tin.dtype, device=tin.device)
+    return grad_out * torch.heaviside(tin, half)
+
+
+def constant_on_the_left(ctx, grad_out, tin):
+    two = torch.tensor(2.0)
+    return (two - grad_out) * (two / (two + tin.abs())) + two * tin + two ** tin.abs().neg()
+
+
+def class_of_a_tensor(ctx, grad_out, tin, width=1.0):
+    assert isinstance(width, float) and not isinstance(grad_out, float)
+    return grad_out * tin if isinstance(grad_out, torch.Tensor) else grad_out
+
+
+def is_a_tensor(ctx, grad_out, tin):
+    return grad_out * tin if torch.is_tensor(grad_out) else grad_out
+
+
+def first_length(ctx, grad_out, tin):
+    return grad_out * tin / tin.shape[0] / tin.size(-1) / len(tin)
+
+
+def number_of_elements(ctx, grad_out, tin):
+    return grad_out / tin.numel() ** 0.5 / torch.numel(tin) / tin.size().numel()
+
+
+def number_of_elements_in_math(ctx, grad_out, tin):
+    return grad_out / math.sqrt(tin.numel())
+
+
+def unpacked_shape(ctx, grad_out, tin):
+    n, m = tin.shape
+    return grad_out * n / m
+
+
+def same_shape_again(ctx, grad_out, tin):
+    assert grad_out.shape == tin.shape
+    return (grad_out * tin).reshape(tin.shape).view_as(tin).view(grad_out.size())
+
+
+def rank_in_arithmetic(ctx, grad_out, tin):
+    return grad_out / tin.ndim
+
+
+def loop_over_axes(ctx, grad_out, tin):
+    for axis in range(tin.ndim):
+        grad_out = grad_out - grad_out.mean(dim=axis, keepdim=True)
+    return grad_out
+
+
+def branch_on_rank(ctx, grad_out, tin):
+    if tin.dim() > 1:
+        return grad_out - grad_out.mean(dim=tuple(range(1, grad_out.dim())), keepdim=True)
+    return grad_out
+
+
+def branch_on_a_param(ctx, grad_out, tin, width: float = 0.5):
+    if width > 0:
+        return grad_out * (tin.abs() < width)
+    return grad_out
+
+
+def param_in_math(ctx, grad_out, tin, width: float = 0.5):
+    return grad_out * math.exp(-width) + tin * float(width) * int(width + 1) * round(width)
+
+
+def builtins_on_params(ctx, grad_out, tin, width: float = 0.5, slope: float = -2.0):
+    limit = max(width, 1e-6) + min(width, slope, 3.0) + abs(slope) + max([width, slope])
+    return grad_out * limit * pow(tin, 2)
+
+
+def builtins_on_tensors(ctx, grad_out, tin):
+    return sum([grad_out, abs(tin), grad_out]) * max(grad_out.mean(), 0.1) * min(tin.max(), 1.0)
+
+
+def reductions(ctx, grad_out, tin):
+    return (
+        grad_out * tin.sum()
+        + grad_out.mean(0, keepdim=True)
+        + tin.amax(dim=-1, keepdim=True)
+        + torch.amin(tin, dim=(0, 1))
+        + tin.max()
+        + torch.min(tin)
+        + grad_out * torch.any(tin > 1)
+        + grad_out * (tin > -9).all()
+    )
+
+
+def norms(ctx, grad_out, tin):
+    total = (
+        grad_out.norm(p=2).clamp(min=1e-6)
+        + torch.linalg.vector_norm(tin)
+        + grad_out.norm(p=1)
+        + tin.norm(math.inf)
+    )
+    return grad_out / total / torch.norm(grad_out, dim=-1, keepdim=True)
+
+
+def deviations(ctx, grad_out, tin):
+    return (grad_out - grad_out.mean()) / (
+        grad_out.std() + torch.std(tin, dim=-1, keepdim=True) + tin.var(unbiased=False)
+    )
+
+
+def extremes_of_two(ctx, grad_out, tin):
+    low = torch.min(grad_out, tin) + torch.minimum(grad_out, torch.tensor(0.0))
+    return low + torch.max(grad_out * tin, torch.tensor(0.0))
+
+
+def clamps(ctx, grad_out, tin):
+    return torch.clamp(grad_out, -0.5, 0.5) + tin.clamp_min(0.0) + tin.clip(max=1.0) + F.relu(tin)
+
+
+def curves(ctx, grad_out, tin):
+    s = torch.sigmoid(4 * tin)
+    bell = torch.exp(-(tin**2)) + 1 / torch.cosh(tin) ** 2 + torch.sinh(tin) + torch.exp2(tin)
+    return grad_out * (4 * s * (1 - s) + bell + torch.erf(tin) + tin.tanh() + torch.atan(tin))
+
+
+def network_functions(ctx, grad_out, tin):
+    smooth = F.softplus(tin, beta=2) + F.gelu(tin) + F.silu(tin) + F.elu(tin) + F.mish(tin)
+    edged = F.hardtanh(tin) + F.relu6(tin) + F.leaky_relu(tin, 0.2) + F.hardsigmoid(tin)
+    return grad_out * (
+        smooth + edged + F.softsign(tin) + F.logsigmoid(tin) + F.threshold(tin, 1, 0)
+    )
+
+
+def spread_over_an_axis(ctx, grad_out, tin):
+    return grad_out * torch.softmax(tin, -1) + F.normalize(grad_out, dim=-1)
+
+
+def rounding(ctx, grad_out, tin):
+    return grad_out * (tin - tin.round()) + torch.frac(tin) + tin.floor() + tin.ceil() + tin.trunc()
+
+
+def fused(ctx, grad_out, tin):
+    return torch.addcmul(grad_out, grad_out, tin, value=2.0) + torch.lerp(grad_out, tin, 0.25)
+
+
+def without_nan(ctx, grad_out, tin):
+    return torch.nan_to_num(grad_out / (tin * 0), nan=1.0, posinf=2.0, neginf=-2.0)
+
+
+def pi_of_torch(ctx, grad_out, tin):
+    return grad_out * (2 / torch.pi) / (1 + (torch.pi * tin) ** 2)
+
+
+def augmented_assignment(ctx, grad_out, tin):
+    grad_in = grad_out.clone()
+    grad_in *= tin
+    grad_in += 1
+    grad_in -= tin
+    grad_in /= 2.0
+    return grad_in
+
+
+def in_place_methods(ctx, grad_out, tin):
+    return grad_out.clone().mul_(tin).clamp_(-1.0, 1.0).add_(0.5).masked_fill_(tin < 0, 0.25)
+
+
+def in_place_reaches_the_other_name(ctx, grad_out, tin):
+    grad_in = grad_out * 1.0
+    same = grad_in
+    same.mul_(2.0)
+    return grad_in + tin
+
+
+def clone_is_not_reached(ctx, grad_out, tin):
+    kept = tin.clone()
+    changed = tin.clone()
+    changed.zero_()
+    return grad_out * kept + changed
+
+
+def assignment_by_mask(ctx, grad_out, tin):
+    grad_in = grad_out.clone()
+    grad_in[tin < 0] = 0
+    grad_in[tin > 1] = 0.5
+    return grad_in
+
+
+def helper_of_the_same_file(ctx, grad_out, tin, width: float = 2.0):
+    return grad_out * _soft_mask(tin, width) + _recursive_sum(tin, 2)
+
+
+def helper_inside_a_lambda(ctx, grad_out, tin, width: float = 2.0):
+    limit = lambda value: _soft_mask(value, max(width, 0.1))
+    return grad_out * limit(tin) + [max(width, v) for v in (0.5, 3.0)][1]
+
+
+def helper_in_a_partial(ctx, grad_out, tin):
+    return grad_out * partial(_soft_mask, width=0.5)(tin)
+
+
+@torch.no_grad()
+def decorated(ctx, grad_out, tin, width: float = 2.0):
+    return grad_out * max(width, 1.0) * tin

@@ -1,0 +1,308 @@
+"""What cannot be captured: the error names the rule, the file, the line and a way out."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+
+HERE = Path(__file__).name
+ONES = np.ones((2, 3), np.float32)
+
+
+@pytest.fixture
+def captured() -> Iterator[Callable[..., xg.Rule]]:
+    """Make a rule that must be captured."""
+    yield lambda function: xg.register("under test", override=True, native=False)(function)
+    if "under test" in xg.rules():
+        xg.unregister("under test")
+
+
+def branches_on_a_tensor(ctx, grad_out, tin):
+    if grad_out.sum() > 1:  # here
+        return grad_out
+    return tin
+
+
+def chains_comparisons(ctx, grad_out, tin):
+    return grad_out * (-1 <= tin <= 1)  # here
+
+
+def asks_and(ctx, grad_out, tin):
+    return grad_out * (tin > 0 and tin < 1)  # here
+
+
+def reads_an_item(ctx, grad_out, tin):
+    return grad_out * grad_out.sum().item()  # here
+
+
+def makes_a_float(ctx, grad_out, tin):
+    return grad_out * float(grad_out.sum())  # here
+
+
+def takes_a_math_function(ctx, grad_out, tin):
+    return grad_out * math.exp(tin.mean())  # here
+
+
+def iterates(ctx, grad_out, tin):
+    return sum(row for row in grad_out)  # here
+
+
+def indexes(ctx, grad_out, tin):
+    return grad_out * tin[0]  # here
+
+
+def picks_by_mask(ctx, grad_out, tin):
+    return grad_out * grad_out[tin > 0].mean()  # here
+
+
+def assigns_to_a_row(ctx, grad_out, tin):
+    grad_out[0] = 0.0  # here
+    return grad_out
+
+
+def assigns_a_tensor_by_mask(ctx, grad_out, tin):
+    grad_out[tin > 0] = tin  # here
+    return grad_out
+
+
+def updates_with_another_shape(ctx, grad_out, tin):
+    row = tin.sum(axis=0)
+    row += grad_out  # here
+    return row
+
+
+def updates_a_mask_with_floats(ctx, grad_out, tin):
+    mask = tin > 0
+    mask *= grad_out  # here
+    return grad_out * mask
+
+
+def updates_a_view(ctx, grad_out, tin):
+    seen = grad_out.detach()
+    seen *= 2  # here
+    return grad_out * seen
+
+
+def looks_inside(ctx, grad_out, tin):
+    return grad_out * (0.0 in tin)  # here
+
+
+def takes_a_remainder(ctx, grad_out, tin):
+    return grad_out * (tin % 2)  # here
+
+
+def multiplies_matrices(ctx, grad_out, tin):
+    return grad_out @ tin  # here
+
+
+def divides_and_floors(ctx, grad_out, tin):
+    return grad_out * (tin // 2)  # here
+
+
+def reshapes(ctx, grad_out, tin):
+    return grad_out.reshape(-1)  # here
+
+
+def makes_an_array(ctx, grad_out, tin):
+    return grad_out * np.asarray(tin)  # here
+
+
+def calls_an_unknown_function(ctx, grad_out, tin):
+    return np.cumsum(grad_out, axis=0)  # here
+
+
+def calls_an_unknown_ufunc(ctx, grad_out, tin):
+    return np.nextafter(grad_out, tin)  # here
+
+
+def reduces_by_a_ufunc(ctx, grad_out, tin):
+    return grad_out * np.add.reduce(tin)  # here
+
+
+def writes_into_out(ctx, grad_out, tin):
+    return np.add(grad_out, tin, out=grad_out)  # here
+
+
+def uses_an_unknown_attribute(ctx, grad_out, tin):
+    return grad_out.T  # here
+
+
+def wants_numpy(ctx, grad_out, tin):
+    return grad_out * tin.numpy()  # here
+
+
+def casts_to_integers(ctx, grad_out, tin):
+    return grad_out * tin.astype("int64")  # here
+
+
+def holds_a_constant_array(ctx, grad_out, tin):
+    return grad_out * np.array([1.0, 2.0, 3.0])  # here
+
+
+def uses_not_bools(ctx, grad_out, tin):
+    return grad_out * (tin & grad_out)  # here
+
+
+def fails_by_itself(ctx, grad_out, tin):
+    return grad_out * {}["width"]  # here
+
+
+def fails_in_a_helper(ctx, grad_out, tin):
+    return grad_out * helper(tin)
+
+
+def helper(x):
+    return x.cumprod(0)  # here
+
+
+def draws_in_python(ctx, grad_out, tin):
+    return grad_out * random.random()
+
+
+def takes_an_ambiguous_deviation(ctx, grad_out, tin):
+    return grad_out / grad_out.std()
+
+
+REFUSED: dict[Callable[..., Any], str] = {
+    branches_on_a_tensor: r"branches on a tensor value: 'if grad_out.sum\(\) > 1.*xp.where",
+    chains_comparisons: "branches on a tensor value.*xp.where",
+    asks_and: "branches on a tensor value",
+    reads_an_item: r"reads a tensor's value \(.item\(\)\).*[kK]eep it a tensor",
+    makes_a_float: "turns a tensor into a Python number",
+    takes_a_math_function: "turns a tensor into a Python number",
+    iterates: "iterates over a tensor",
+    indexes: "indexes a tensor",
+    picks_by_mask: "indexes a tensor.*xp.where",
+    assigns_to_a_row: "assigns to a part of a tensor.*xp.where",
+    assigns_a_tensor_by_mask: "assigns to a part of a tensor",
+    updates_with_another_shape: "in place",
+    updates_a_mask_with_floats: "in place",
+    updates_a_view: "view.*clone",
+    looks_inside: "looks for a value in a tensor",
+    takes_a_remainder: "uses %.*xp.floor",
+    multiplies_matrices: "uses @",
+    divides_and_floors: "uses //.*xp.floor",
+    reshapes: "keeps its input's shape",
+    makes_an_array: "turns a symbolic tensor into a NumPy array",
+    calls_an_unknown_function: "calls numpy's cumsum, which is not captured.*xg.xp.*native=True",
+    calls_an_unknown_ufunc: "calls numpy's nextafter, which is not captured",
+    reduces_by_a_ufunc: "add.reduce",
+    writes_into_out: "'out'",
+    uses_an_unknown_attribute: "uses .T, which is not captured",
+    wants_numpy: r"calls .numpy\(\)",
+    casts_to_integers: "casts to int64",
+    holds_a_constant_array: r"constant ndarray of shape \(3,\)",
+    uses_not_bools: "uses and wrongly: it needs bools",
+    fails_by_itself: "raised KeyError while captured: 'width'",
+    fails_in_a_helper: "uses .cumprod, which is not captured",
+}
+
+
+def marked_line(function: Callable[..., Any]) -> int:
+    """Give the number of the line that ends with "# here"."""
+    for candidate in (function, helper):
+        lines, first = inspect.getsourcelines(candidate)
+        for offset, line in enumerate(lines):
+            if line.rstrip().endswith("# here"):
+                return first + offset
+    raise AssertionError("no marked line")
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
+def test_error_names_rule_file_line_and_way_out(
+    function: Callable[..., Any], captured: Callable[..., xg.Rule]
+) -> None:
+    message = REFUSED[function]
+    with pytest.raises(xg.TraceError, match=message) as raised:
+        captured(function)(None, ONES, ONES)
+    assert f"rule 'under test' ({HERE}:{marked_line(function)})" in str(raised.value)
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
+def test_error_comes_at_forward_not_in_backward(
+    function: Callable[..., Any], captured: Callable[..., xg.Rule]
+) -> None:
+    with xg.use(captured(function)), pytest.raises(xg.TraceError, match="under test"):
+        xg.activation("ReLU")(ONES)
+
+
+def test_a_number_drawn_in_python_is_not_frozen(captured: Callable[..., xg.Rule]) -> None:
+    with pytest.raises(xg.TraceError, match=r"another graph each time.*xp.rand_like"):
+        captured(draws_in_python)(None, ONES, ONES)
+
+
+def test_deviation_of_an_unknown_library_is_ambiguous(
+    captured: Callable[..., xg.Rule],
+) -> None:
+    of_no_module = types.FunctionType(takes_an_ambiguous_deviation.__code__, {})
+    with pytest.raises(xg.TraceError, match="torch divides by n - 1, NumPy by n; write correction"):
+        captured(of_no_module)(None, ONES, ONES)
+
+
+def test_branch_on_the_shape_of_an_intermediate_value(captured: Callable[..., xg.Rule]) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out / (xp.sum(tin, axis=0).ndim + 1)
+
+    with pytest.raises(xg.TraceError, match="needs the rank of an intermediate value"):
+        captured(rule)(None, ONES, ONES)
+
+
+def test_dtype_as_a_dictionary_key(captured: Callable[..., xg.Rule]) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * {np.float32: 1.0}[tin.dtype]
+
+    with pytest.raises(xg.TraceError, match="raised KeyError while captured"):
+        captured(rule)(None, ONES, ONES)
+
+
+def test_tensor_param_in_a_branch_is_refused(captured: Callable[..., xg.Rule]) -> None:
+    torch = pytest.importorskip("torch", reason="torch not installed")
+
+    def rule(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+        return grad_out if width > 0 else tin
+
+    made, x = captured(rule), torch.ones(3)
+    with pytest.raises(
+        xg.TraceError, match=r"value of param 'width' in Python.*Pass a Python number"
+    ):
+        made(None, x, x, width=torch.tensor(1.0))
+    assert made(None, x, x, width=1.0).tolist() == [1.0, 1.0, 1.0]
+
+
+IN_TORCH: dict[str, tuple[Callable[..., Any], str]] = {
+    "fft": (lambda torch, g: torch.fft.fft(g).real, "calls torch's fft"),
+    "cumsum": (lambda torch, g: torch.cumsum(g, 0), "calls torch's cumsum, which is not captured"),
+    "max over a dim": (lambda torch, g: torch.max(g, 0)[0], "returns indices.*amax"),
+    "method with a dim": (lambda torch, g: g.max(dim=0).values, "returns indices.*amax"),
+    "function of the class": (lambda torch, g: torch.Tensor.exp(g), "raised TypeError while"),
+    "constant": (lambda torch, g: g * torch.ones(3), r"constant Tensor of shape \(3,\)"),
+    "draw of a shape": (lambda torch, g: g * torch.rand(g.shape), "constant Tensor"),
+    "integers": (lambda torch, g: g.long(), "uses .long"),
+    "another device": (lambda torch, g: g.cuda(), "uses .cuda"),
+    "generator": (lambda torch, g: g.uniform_(generator=torch.Generator()), "a generator.*key"),
+    "backward": (lambda torch, g: g.backward(), "Return the gradient"),
+    "norm of order 3": (lambda torch, g: g.norm(p=3), "norm of order 3"),
+    "rounding": (lambda torch, g: torch.div(g, 2, rounding_mode="floor"), "rounding_mode"),
+}
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_what_torch_has_and_a_graph_has_not(name: str, captured: Callable[..., xg.Rule]) -> None:
+    import torch
+
+    call, message = IN_TORCH[name]
+    rule = captured(lambda ctx, grad_out, tin: call(torch, grad_out))
+    with pytest.raises(xg.TraceError, match=message):
+        rule(None, ONES, ONES)
