@@ -34,43 +34,48 @@ def accumulated(x: Tensor) -> Tensor:
     return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
 
 
+def over(x: Tensor, axis: Axis) -> Axis:
+    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    return () if x.ndim == 0 else axis
+
+
 def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.sum(x, axis=axis, keepdims=keepdims)  # accumulates 16-bit floats in float32
+    return jnp.sum(x, axis=over(x, axis), keepdims=keepdims)  # accumulates 16-bit floats in float32
 
 
 def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.mean(x, axis=axis, keepdims=keepdims)
+    return jnp.mean(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.max(x, axis=axis, keepdims=keepdims)
+    return jnp.max(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.min(x, axis=axis, keepdims=keepdims)
+    return jnp.min(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.any(x, axis=axis, keepdims=keepdims)
+    return jnp.any(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return jnp.all(x, axis=axis, keepdims=keepdims)
+    return jnp.all(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def norm(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     wide = accumulated(x)
-    return jnp.sqrt(jnp.sum(wide * wide, axis=axis, keepdims=keepdims)).astype(x.dtype)
+    return jnp.sqrt(jnp.sum(wide * wide, axis=over(x, axis), keepdims=keepdims)).astype(x.dtype)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
     wide = accumulated(x)
-    return jnp.var(wide, axis=axis, ddof=correction, keepdims=keepdims).astype(x.dtype)
+    return jnp.var(wide, axis=over(x, axis), ddof=correction, keepdims=keepdims).astype(x.dtype)
 
 
 def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
     wide = accumulated(x)
-    return jnp.std(wide, axis=axis, ddof=correction, keepdims=keepdims).astype(x.dtype)
+    return jnp.std(wide, axis=over(x, axis), ddof=correction, keepdims=keepdims).astype(x.dtype)
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
@@ -100,6 +105,11 @@ def reciprocal(x: Tensor) -> Tensor:
     return 1 / x
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
+    return jax.nn.sigmoid(x.astype(jnp.float32) if x.dtype == jnp.float16 else x).astype(x.dtype)
+
+
 def heaviside(x: Tensor) -> Tensor:
     return (x > 0).astype(x.dtype)
 
@@ -117,7 +127,7 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
 
 
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    return jax.nn.gelu(x, approximate=approximate)
+    return jax.nn.gelu(accumulated(x), approximate=approximate).astype(x.dtype)
 
 
 def fold_in(key: Any, *, n: int) -> Any:
@@ -169,7 +179,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.EXPAND_DIMS: expand_dims,
     ops.DIM: dim,
     ops.SIZE: size,
-    ops.SIGMOID: jax.nn.sigmoid,
+    ops.SIGMOID: sigmoid,
     ops.RELU: jax.nn.relu,
     ops.RELU6: relu6,
     ops.SILU: jax.nn.silu,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from . import random
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
+ROOT_HALF = math.sqrt(0.5)
+GELU_SCALE = math.sqrt(2 / math.pi)
 
 
 def equal(a: Tensor, b: Tensor) -> Tensor:
@@ -55,49 +58,56 @@ def accumulated(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
 
 
+def over(x: Tensor, axis: Axis) -> Axis:
+    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    return () if x.shape.rank == 0 else axis
+
+
 def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return tf.cast(tf.reduce_sum(accumulated(x), axis, keepdims), x.dtype)
+    return tf.cast(tf.reduce_sum(accumulated(x), over(x, axis), keepdims), x.dtype)
 
 
 def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return tf.cast(tf.reduce_mean(accumulated(x), axis, keepdims), x.dtype)
+    return tf.cast(tf.reduce_mean(accumulated(x), over(x, axis), keepdims), x.dtype)
 
 
 def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return tf.reduce_max(x, axis, keepdims)
+    return tf.reduce_max(x, over(x, axis), keepdims)
 
 
 def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return tf.reduce_min(x, axis, keepdims)
+    return tf.reduce_min(x, over(x, axis), keepdims)
 
 
 def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return tf.reduce_any(x, axis, keepdims)
+    return tf.reduce_any(x, over(x, axis), keepdims)
 
 
 def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return tf.reduce_all(x, axis, keepdims)
+    return tf.reduce_all(x, over(x, axis), keepdims)
 
 
 def norm(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     wide = accumulated(x)
-    return tf.cast(tf.sqrt(tf.reduce_sum(wide * wide, axis, keepdims)), x.dtype)
+    return tf.cast(tf.sqrt(tf.reduce_sum(wide * wide, over(x, axis), keepdims)), x.dtype)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
     wide = accumulated(x)
+    axis = over(x, axis)
     total = tf.reduce_sum(tf.square(wide - tf.reduce_mean(wide, axis, True)), axis, keepdims)
     return tf.cast(total / tf.maximum(_count(wide, axis) - correction, 0), x.dtype)
 
 
 def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    return tf.sqrt(var(x, axis=axis, keepdims=keepdims, correction=correction))
+    wide = var(accumulated(x), axis=axis, keepdims=keepdims, correction=correction)
+    return tf.cast(tf.sqrt(wide), x.dtype)
 
 
 def _count(x: Tensor, axis: Axis) -> Tensor:
     """How many elements each result of a reduction combines, as a float."""
     shape = tf.shape(x)
-    lengths = shape if axis is None else tf.gather(shape, _positive(x, axis))
+    lengths = shape if axis in (None, ()) else tf.gather(shape, _positive(x, axis))
     return tf.cast(tf.reduce_prod(lengths), x.dtype)
 
 
@@ -136,16 +146,34 @@ def heaviside(x: Tensor) -> Tensor:
     return tf.cast(x > 0, x.dtype)
 
 
+def erf(x: Tensor) -> Tensor:
+    # tensorflow 2.21: the float64 kernel gives NaN where the square of x overflows; erf(6) rounds to 1.
+    return tf.math.erf(clip(x, -6.0, 6.0) if x.dtype == tf.float64 else x)
+
+
 def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
-    return tf.nn.leaky_relu(x, slope)
+    # The kernel holds the slope in float32.
+    return tf.where(x > 0, x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
 
 
 def elu(x: Tensor, *, alpha: float) -> Tensor:
-    return tf.nn.elu(x) if alpha == 1.0 else tf.where(x > 0, x, alpha * tf.math.expm1(x))
+    if alpha == 1.0:
+        return tf.nn.elu(x)
+    # expm1 of what is not chosen must not overflow: its gradient would be 0 * inf.
+    return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0.0)))
 
 
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    return tf.nn.gelu(x, approximate=approximate)
+    # As tf.nn.gelu, whose constants are float32 ones also in float64.
+    wide = accumulated(x)
+    if approximate:
+        inner = GELU_SCALE * (wide + 0.044715 * wide * wide * wide)
+        return tf.cast(0.5 * wide * (1.0 + tf.tanh(inner)), x.dtype)
+    return tf.cast(0.5 * wide * tf.math.erfc(-ROOT_HALF * wide), x.dtype)
+
+
+def softplus(x: Tensor) -> Tensor:
+    return tf.cast(tf.nn.softplus(accumulated(x)), x.dtype)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -184,7 +212,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.COS: tf.cos,
     ops.ATAN: tf.atan,
     ops.TANH: tf.tanh,
-    ops.ERF: tf.math.erf,
+    ops.ERF: erf,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
@@ -211,7 +239,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.RELU: tf.nn.relu,
     ops.RELU6: tf.nn.relu6,
     ops.SILU: silu,
-    ops.SOFTPLUS: tf.nn.softplus,
+    ops.SOFTPLUS: softplus,
     ops.HEAVISIDE: heaviside,
     ops.LEAKY_RELU: leaky_relu,
     ops.ELU: elu,

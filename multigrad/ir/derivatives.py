@@ -12,7 +12,7 @@ from ..errors import UnsupportedOp
 from . import neutral, ops
 from .graph import Graph, Node, make_node
 from .record import Trace, Value
-from .types import is_float
+from .types import UNKNOWN, is_float
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
@@ -69,7 +69,8 @@ def _match(trace: Trace, share: Any, operand: Node) -> Any:
     """Undo the broadcasting of an operand."""
     if not isinstance(share, Value) or share.node.type.kind == "scalar":
         return neutral.full_like(trace.value(operand), share)
-    if share.node.type.shape == operand.type.shape or operand.type.kind == "scalar":
+    same_shape = share.node.type.shape == operand.type.shape != UNKNOWN
+    if same_shape or operand.type.kind == "scalar":
         return share
     type_ = ops.SUM_TO.result(share.node.type, operand.type)
     return trace.value(make_node(ops.SUM_TO, (share.node, operand), {}, type_))

@@ -92,47 +92,40 @@ def full_like(x: Array, value: Array, *, dtype: Any = None) -> Array:
 
 @widened
 def sum_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.sum(x, axis=axis, keepdims=keepdims)
+    return np.sum(x, axis=over(x, axis), keepdims=keepdims)
 
 
 @widened
 def mean(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.sum(x, axis=axis, keepdims=keepdims) / x.dtype.type(count(x, axis))
+    return np.sum(x, axis=over(x, axis), keepdims=keepdims) / x.dtype.type(count(x, axis))
 
 
 def max_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.max(x, axis=axis, keepdims=keepdims)
+    return np.max(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def min_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.min(x, axis=axis, keepdims=keepdims)
+    return np.min(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def any_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.any(x, axis=axis, keepdims=keepdims)
+    return np.any(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def all_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    return np.all(x, axis=axis, keepdims=keepdims)
+    return np.all(x, axis=over(x, axis), keepdims=keepdims)
 
 
 @widened
 def norm(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    """The Euclidean norm, scaled so that squares neither overflow nor vanish."""
-    if x.size == 0:
-        return np.sqrt(np.sum(x, axis=axis, keepdims=keepdims))
-    peak = np.max(np.abs(x), axis=axis, keepdims=True)
-    scale = np.where(np.isfinite(peak) & (peak > 0), peak, x.dtype.type(1))
-    total = np.sqrt(np.sum(np.square(x / scale), axis=axis, keepdims=True)) * scale
-    if keepdims:
-        return total
-    return total.reshape(()) if axis is None else np.squeeze(total, axis=axis)
+    """The root of the sum of squares, which overflow as every framework's do."""
+    return np.sqrt(np.sum(np.square(x), axis=over(x, axis), keepdims=keepdims))
 
 
 @widened
 def var(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
-    centered = x - np.mean(x, axis=axis, keepdims=True)
-    total = np.sum(np.square(centered), axis=axis, keepdims=keepdims)
+    centered = x - np.mean(x, axis=over(x, axis), keepdims=True)
+    total = np.sum(np.square(centered), axis=over(x, axis), keepdims=keepdims)
     return total / x.dtype.type(max(count(x, axis) - correction, 0))
 
 
@@ -143,10 +136,16 @@ def std(x: Array, *, axis: Axis, keepdims: bool, correction: float) -> Array:
 
 def count(x: Array, axis: Axis) -> int:
     """Return how many elements each result of a reduction combines."""
+    axis = over(x, axis)
     if axis is None:
         return x.size
     axes = axis if isinstance(axis, tuple) else (axis,)
     return int(np.prod([x.shape[i] for i in axes], dtype=int))
+
+
+def over(x: Array, axis: Axis) -> Axis:
+    """Return the axes to reduce over: none of a scalar, whichever are asked for, as in torch."""
+    return () if x.ndim == 0 else axis
 
 
 @widened

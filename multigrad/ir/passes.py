@@ -75,7 +75,9 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
         return None
     operands = list(node.operands)
     for position in ops.SHAPE_ONLY.get(node.op, ()):
-        if operands[position].type.shape == INPUT_SHAPE:
+        # A draw also takes the dtype of what it is like.
+        alike = not node.op.random or operands[position].type.dtype == grad_out.type.dtype
+        if alike and operands[position].type.shape == INPUT_SHAPE:
             operands[position] = grad_out
     if tuple(operands) == node.operands:
         return None

@@ -219,6 +219,7 @@ def gelu(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangents:
     """Exact: Phi(x) + x phi(x). Approximate: the derivative of the tanh form (Hendrycks and Gimpel, 2016)."""
     if approximate:
         scale = math.sqrt(2 / math.pi)
+        x = xp.clip(x, -10.0, 10.0)  # t is 1 there in every dtype, and the cube must not overflow
         t = xp.tanh(scale * (x + 0.044715 * x * x * x))
         slope = scale * (1.0 + 3 * 0.044715 * x * x)
         return (ct * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope),)

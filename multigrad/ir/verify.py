@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..errors import MultigradError
 from . import ops
 from .graph import Graph, Node
-from .types import FLOATS, T
+from .types import BOOL, FLOATS, T
 
 Check = Callable[[Node, Graph], str | None]
 
@@ -27,8 +27,13 @@ def attrs_are_named(node: Node, graph: Graph) -> str | None:
 
 
 def inputs_are_declared(node: Node, graph: Graph) -> str | None:
-    if node.op is ops.INPUT and node not in graph.inputs:
-        return f"input {node.attr('name')!r} is not declared"
+    if node.op is not ops.INPUT:
+        return None
+    name = node.attr("name")
+    if node not in graph.inputs:
+        return f"input {name!r} is not declared"
+    if [i.attr("name") for i in graph.inputs].count(name) > 1:
+        return f"two inputs are called {name!r}"
     return None
 
 
@@ -38,18 +43,62 @@ def constants_are_numbers(node: Node, graph: Graph) -> str | None:
     return None
 
 
+def attrs_have_legal_values(node: Node, graph: Graph) -> str | None:
+    for name, value in node.attrs:
+        legal = LEGAL_ATTRS.get(name)
+        if legal is not None and not legal(value):
+            return f"{name} is {value!r}"
+    return None
+
+
+def is_axis(value: object) -> bool:
+    axes = value if isinstance(value, tuple) else (value,)
+    return value is None or all(type(axis) is int for axis in axes)
+
+
+def is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_dtype(value: object) -> bool:
+    return value is None or value in (T, BOOL, *FLOATS)
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**32
+
+
+LEGAL_ATTRS: dict[str, Callable[[object], bool]] = {
+    "axis": is_axis,
+    "keepdims": is_bool,
+    "approximate": is_bool,
+    "correction": is_number,
+    "slope": is_number,
+    "alpha": is_number,
+    "dtype": is_dtype,
+    "n": is_count,
+}
+
+
 def type_follows_from_operands(node: Node, graph: Graph) -> str | None:
     if node.op in (ops.INPUT, ops.CONST):
         return None
-    expected = node.op.result(*(o.type for o in node.operands), **dict(node.attrs))
+    try:
+        expected = node.op.result(*(o.type for o in node.operands), **dict(node.attrs))
+    except (TypeError, ValueError) as error:
+        return str(error)
     return None if expected == node.type else f"its type is {node.type}, not {expected}"
 
 
 def logic_takes_bools(node: Node, graph: Graph) -> str | None:
-    wrong = [o.type for o in node.operands if o.type.dtype != "bool"]
+    wrong = [o.type for o in node.operands if o.type.dtype != BOOL]
     if node.op.coerce == "bool" and wrong:
         return f"it needs bools, not {wrong[0]}"
-    if node.op is ops.WHERE and node.operands[0].type.dtype != "bool":
+    if node.op is ops.WHERE and node.operands[0].type.dtype != BOOL:
         return f"its condition must be bool, not {node.operands[0].type}"
     return None
 
@@ -62,14 +111,23 @@ def float_operands_share_a_dtype(node: Node, graph: Graph) -> str | None:
     return None if len(dtypes) < 2 else f"its operands have the dtypes {sorted(dtypes)}"
 
 
-def random_ops_take_a_key(node: Node, graph: Graph) -> str | None:
-    if node.op.operands[:1] == ("key",) and node.operands[0].type.kind != "key":
-        return f"its first operand is {node.operands[0].type}, not a key"
+def arithmetic_takes_numbers(node: Node, graph: Graph) -> str | None:
+    bools = [o for o in node.operands if o.type.kind == "tensor" and o.type.dtype == BOOL]
+    if node.op.coerce != "float" or not bools:
+        return None
+    compares = node.op in (ops.EQ, ops.NE) and all(o.type.dtype == BOOL for o in node.operands)
+    return None if compares else f"it needs numbers, not {bools[0].type}"
+
+
+def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
+    for name, operand in zip(node.op.operands, node.operands, strict=True):
+        if (operand.type.kind == "key") != (name == "key"):
+            return f"its {name} is {operand.type}"
     return None
 
 
 def dtypes_are_known(node: Node, graph: Graph) -> str | None:
-    known = {"tensor": {T, "bool", *FLOATS}, "scalar": {"float", "int", "bool"}, "key": {"uint32"}}
+    known = {"tensor": {T, BOOL, *FLOATS}, "scalar": {"float", "int", "bool"}, "key": {"uint32"}}
     if node.type.dtype in known[node.type.kind]:
         return None
     return f"{node.type.dtype} is no dtype of a {node.type.kind}"
@@ -80,10 +138,12 @@ CHECKS: tuple[Check, ...] = (
     operands_are_counted,
     attrs_are_named,
     inputs_are_declared,
+    attrs_have_legal_values,
     constants_are_numbers,
-    random_ops_take_a_key,
+    keys_are_for_draws,
     dtypes_are_known,
     logic_takes_bools,
+    arithmetic_takes_numbers,
     float_operands_share_a_dtype,
     type_follows_from_operands,
 )
