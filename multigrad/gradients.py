@@ -38,11 +38,9 @@ def apply_to_gradients(
         RuleError: the rule or a param is unknown.
         BackendNotFound: a leaf is no tensor of an installed framework.
     """
-    application = _application(rule, params, key)
-    if application is None:
-        return grads
     import optree
 
+    application = _application(rule, params, key)
     return optree.tree_map(  # type: ignore[return-value]
         lambda leaf: None if leaf is None else _apply(application, leaf), grads, none_is_leaf=True
     )
@@ -59,9 +57,15 @@ def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> Appli
     return Application(framed.spec, normalize_key(key), Counter())
 
 
-def _apply(application: Application, leaf: Any) -> Any:
+def _apply(application: Application | None, leaf: Any) -> Any:
     try:
-        backend_of(leaf)
+        backend = backend_of(leaf)
     except BackendNotFound as error:
+        if application is None:
+            return leaf
         raise BackendNotFound(f"apply_to_gradients met a leaf that is no tensor: {error}") from None
+    if backend.guard is not None:
+        backend.guard(leaf, None)  # also without a rule: that is what a trace would keep
+    if application is None:
+        return leaf
     return apply_rule(application, None, leaf, None)

@@ -81,14 +81,17 @@ def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:
 
 
 def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
-    """Return how the hot path calls the function: a key of two ints becomes an array first."""
-    if "key" not in lowering.params:
-        return native
+    """Return how the hot path calls the function: arrays only, and a key of two ints becomes one first."""
+    keyed = "key" in lowering.params
 
-    def call_with_key(tin: Tensor, *values: Any) -> Tensor:
-        return native(tin, *values[:-1], random.key_words(values[-1]))
+    def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
+        if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would hand a Python number on
+            tin = jax.lax.convert_element_type(tin, tin.dtype)
+        if keyed:
+            return native(tin, *values[:-1], random.key_words(values[-1]))
+        return native(tin, *values)
 
-    return call_with_key
+    return call_with_arrays
 
 
 def attach_native(
@@ -98,15 +101,25 @@ def attach_native(
 ) -> Callable[..., Any]:
     """Return `f(tin, values)` whose backward calls the user's own function on arrays."""
 
-    @partial(jax.custom_vjp, nondiff_argnums=(1,))
-    def native_rule(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
+    # Python numbers stay what they are, for the user's code to look at; arrays may be traced.
+    @partial(jax.custom_vjp, nondiff_argnums=(2,))
+    def native_rule(tin: Tensor, arrays: tuple[Tensor, ...], numbers: tuple[Any, ...]) -> Tensor:
         return forward(tin)
 
-    def keep(tin: Tensor, values: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        return native_rule(tin, values), tin
+    def keep(tin: Tensor, arrays: tuple[Tensor, ...], numbers: tuple[Any, ...]) -> tuple[Any, Any]:
+        return native_rule(tin, arrays, numbers), (tin, arrays)
 
-    def pull(values: tuple[Any, ...], tin: Tensor, grad_out: Tensor) -> tuple[Tensor]:
-        return (backward(None, grad_out, tin, values),)
+    def pull(numbers: tuple[Any, ...], residuals: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        tin, arrays = residuals
+        rest = iter(arrays)
+        values = tuple(next(rest) if number is None else number for number in numbers)
+        return backward(None, grad_out, tin, values), None
 
     native_rule.defvjp(keep, pull)
-    return native_rule
+
+    def call_split(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
+        numbers = tuple(v if isinstance(v, float | int) else None for v in values)
+        arrays = tuple(v for v in values if not isinstance(v, float | int))
+        return native_rule(jax.lax.convert_element_type(tin, tin.dtype), arrays, numbers)
+
+    return call_split

@@ -7,29 +7,34 @@ meaning (`override=True`) is mirrored to a second, global one.
 from __future__ import annotations
 
 import functools
-import itertools
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import jax
 
 from multigrad.activation import Activation
-from multigrad.context import CURRENT, Application, Frame
+from multigrad.context import CURRENT, Frame
 from multigrad.errors import StaleTraceError
-from multigrad.rule import Spec
+from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
 from . import random
 
-Tensor = Any
+Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
 EPOCH = jax.make_user_context("0")
-_serial = itertools.count()
 
 
-def mirror(token: str) -> AbstractContextManager[Any]:
+@contextmanager
+def mirror(token: str) -> Iterator[None]:
     """Key jax's caches by a frame's token."""
-    return FRAME(token)
+    FRAME(token).__enter__()
+    try:
+        yield
+    finally:
+        # From the ContextVar, not from a saved value: asyncio tasks interleave.
+        FRAME(CURRENT.get().token).__enter__()
 
 
 def refresh(epoch: int) -> None:
@@ -37,18 +42,28 @@ def refresh(epoch: int) -> None:
     EPOCH.set_global(str(epoch))
 
 
-def guard(x: Tensor, activation: Activation) -> None:
-    """Raise where a trace is being made under a frame that keys no cache.
+def guard(x: Tensor, activation: Activation | None = None) -> None:
+    """Raise where jax would keep a trace for another frame than the one in force.
 
     Raises:
-        StaleTraceError: `use` was entered before jax was imported, or in another task.
+        StaleTraceError: `use` was entered before jax was imported, or in another task or thread.
     """
-    if isinstance(x, jax.core.Tracer) and FRAME.value != CURRENT.get().token:
+    if isinstance(x, jax.core.Tracer) and FRAME.value != CURRENT.get().token and is_kept(x):
         raise StaleTraceError(
             f"a jax trace under {CURRENT.get().token!r} would be kept for {FRAME.value!r}: the rule "
-            f"was put in force before jax was imported, or by another asyncio task. "
+            f"was put in force before jax was imported, or by another asyncio task or thread. "
             f"Import jax first, or compile with xg.jit"
         )
+
+
+def is_kept(x: Tensor) -> bool:
+    """Return whether a tracer belongs to a trace that makes a jaxpr, as those of an eager `grad` do not."""
+    trace = x._trace
+    while trace is not None:
+        if type(trace).__name__ == "DynamicJaxprTrace":
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
 
 
 # --- xg.jit ------------------------------------------------------------------------------------------
@@ -60,88 +75,84 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        frame = CURRENT.get()
-        structure = " | ".join(_structure(app) for app in (frame.activations, frame.params))
-        structure += f"~{EPOCH.value}"
-        if structure not in compiled:
-            compiled[structure] = _Compiled(fn, options, frame)
-        with FRAME("xg.jit"):
-            return compiled[structure](frame, args, kwargs)
+        def call_once(rules: Cut) -> Any:
+            key = fixed(rules, EPOCH.value)
+            if key not in compiled:
+                compiled[key] = _Compiled(fn, options, rules)
+            return compiled[key](rules, args, kwargs)
+
+        return call_cut(CURRENT.get(), call_once)
 
     return call
-
-
-def _structure(application: Application | None) -> str:
-    """Return what of a rule in force is fixed in compiled code."""
-    if application is None:
-        return "-"
-    traced = any(isinstance(v, jax.core.Tracer) for v in application.spec.values)
-    serial = f"<{next(_serial)}>" if traced else ""
-    return f"{application.spec.family.id}{'' if application.key is None else '@'}{serial}"
 
 
 class _Compiled:
     """jax.jit of the function under one rule; lives as long as the function it compiles."""
 
-    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], frame: Frame) -> None:
-        self.applied = [0, 0]  # rule applications in one run, counted while tracing
-
+    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], rules: Cut) -> None:
         def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
-            pairs = zip((frame.activations, frame.params), multigrad_hidden, strict=True)
-            counters = [_Counter(hidden) for hidden in multigrad_hidden]
-            inner = [
-                _traced(app, hidden, counter)
-                for (app, hidden), counter in zip(pairs, counters, strict=True)
-            ]
-            with _in_force(Frame(*inner, token=f"<traced {next(_serial)}>")):
+            first, second = (Hidden(*leaves) for leaves in multigrad_hidden)
+            frame = reveal(rules, (first, second))
+            with _in_force(frame):
                 result = fn(*args, **kwargs)
-            self.applied = [counter.count for counter in counters]
-            return result
+            return _Counted(result, _Applied(count_applied(frame)))
 
+        run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
+        if "out_shardings" in options:
+            nothing = _Applied((0, 0))
+            options = {**options, "out_shardings": _Counted(options["out_shardings"], nothing)}
         self.run = jax.jit(run, **options)
 
-    def __call__(self, frame: Frame, args: Any, kwargs: Any) -> Any:
-        applications = (frame.activations, frame.params)
-        hidden = tuple(_hidden(app) for app in applications)
-        result = self.run(*args, multigrad_hidden=hidden, **kwargs)
-        for app, applied in zip(applications, self.applied, strict=True):
-            if app is not None and app.counter is not None:
-                app.counter.advance(applied)
-        return result
+    def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
+        hidden = tuple(_as_leaves(h) for h in hide(rules))
+        with FRAME("xg.jit"):
+            counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
+        advance(rules, counted.applied)
+        return counted.result
 
 
-def _hidden(application: Application | None) -> Any:
-    """Return a rule's numbers: the params, and the key with the number of the next application."""
-    if application is None:
-        return None
-    if application.key is None:
-        return application.spec.values, None, None
-    assert application.counter is not None
-    return application.spec.values, random.key_words(application.key), application.counter.count
+class _Applied(tuple[int, int]):
+    """How many applications a run makes; equal to any other, so that it takes no part in cache keys."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Applied)
+
+    def __hash__(self) -> int:
+        return 0
 
 
-class _Counter:
-    """Counts applications from a traced number on."""
+@jax.tree_util.register_pytree_node_class
+class _Counted:
+    """A result, and what its trace counted: a number that belongs to the trace, not to the run."""
 
-    def __init__(self, hidden: Any) -> None:
-        self.start = None if hidden is None else hidden[2]
-        self.count = 0
+    def __init__(self, result: Any, applied: _Applied) -> None:
+        self.result = result
+        self.applied = applied
 
-    def __next__(self) -> Any:
-        n, self.count = self.count, self.count + 1
-        return self.start + n
+    def tree_flatten(self) -> tuple[tuple[Any], _Applied]:
+        return (self.result,), self.applied
 
-    def advance(self, count: int) -> None:
-        self.count += count
+    @classmethod
+    def tree_unflatten(cls, applied: _Applied, children: tuple[Any]) -> _Counted:
+        return cls(children[0], applied)
 
 
-def _traced(application: Application | None, hidden: Any, counter: _Counter) -> Application | None:
-    """Return the rule in force with its numbers traced."""
-    if application is None:
-        return None
-    values, key, _ = hidden
-    spec = Spec(application.spec.family, values, f"<traced {next(_serial)}>")
-    return Application(spec, key, None if key is None else counter)
+def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature by which jax finds static arguments, with the hidden one at its place."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        kinds = {"args": inspect.Parameter.VAR_POSITIONAL, "kwargs": inspect.Parameter.VAR_KEYWORD}
+        parameters = [inspect.Parameter(name, kind) for name, kind in kinds.items()]
+    end = len(parameters) - any(p.kind is p.VAR_KEYWORD for p in parameters)
+    hidden = inspect.Parameter("multigrad_hidden", inspect.Parameter.KEYWORD_ONLY)
+    return inspect.Signature([*parameters[:end], hidden, *parameters[end:]])
+
+
+def _as_leaves(hidden: Hidden) -> tuple[Any, Any, Any]:
+    """Return the numbers, the key as an array and the count."""
+    key = None if hidden.key is None else random.key_words(hidden.key)
+    return hidden.values, key, hidden.count
 
 
 @contextmanager
@@ -152,5 +163,3 @@ def _in_force(frame: Frame) -> Iterator[None]:
             yield
         finally:
             CURRENT.reset(reset)
-
-

@@ -1,19 +1,26 @@
 """From a lowering to `tf.custom_gradient`.
 
 The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords in graphs.
+TensorFlow forgets a custom gradient in two places, where the forward's own derivative would be taken in silence:
+`ForwardAccumulator` in eager code, and a tape around `tf.vectorized_map`. `run_forward` stands against both.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
+from tensorflow.python.eager.forwardprop_util import pack_tangents
+from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
+
+from multigrad.errors import GradientError
 
 if TYPE_CHECKING:
     from multigrad.lowering.lower import Lowering
 
-Tensor = Any
+Tensor: TypeAlias = Any
 
 
 def render(lowering: Lowering) -> str:
@@ -21,6 +28,10 @@ def render(lowering: Lowering) -> str:
     f, b, name = lowering.forward, lowering.backward, lowering.identifier
     draw = "    if key is None:\n        key = draw_key()\n" if lowering.draws else ""
     return f"""\
+def forward(tin):
+{f.indented(4)}    return {f.result}
+
+
 def {name}(tin{lowering.signature}):
 {draw}
     @custom_gradient
@@ -28,13 +39,75 @@ def {name}(tin{lowering.signature}):
         def backward(grad_out):
 {b.indented(12)}            return {lowering.grad_in}
 
-{f.indented(8)}        return {f.result}, backward
+        return run_forward(forward, tin), backward
 
-    return function(tin)
+    return function(localize(tin))
 """
 
 
-NAMESPACE = {"custom_gradient": tf.custom_gradient}
+def localize(tin: Tensor) -> Tensor:
+    """Read a variable, and bring a tensor into the graph of its branch, else TensorFlow (2.21) fails."""
+    if not isinstance(tin, tf.Tensor):
+        tin = tf.convert_to_tensor(tin)
+    if tf.executing_eagerly() or getattr(tin, "graph", None) is tf.compat.v1.get_default_graph():
+        return tin
+    return tf.identity(tin)
+
+
+def run_forward(forward: Callable[[Tensor], Tensor], tin: Tensor) -> Tensor:
+    """Run forward so that its own derivative is never taken for that of the rule.
+
+    Raises:
+        GradientError: a ForwardAccumulator asks for a tangent in a graph.
+    """
+    if pack_tangents([tin]).tangents:
+        if not tf.executing_eagerly():
+            raise GradientError(
+                "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where it is "
+                "inside of a tf.function: put it around the tf.function, or use a GradientTape"
+            )
+        tin = tf.stop_gradient(tin)  # the accumulator then asks the custom gradient
+    output = forward(tin)
+    if not tf.executing_eagerly() and is_vectorized():
+        # Never chosen, but a path along which a gradient would go.
+        refusing = tf.raw_ops.PreventGradient(input=tin, message=VECTORIZED)
+        return tf.where(tf.ones_like(output, tf.bool), output, refusing)
+    return output
+
+
+def is_vectorized() -> bool:
+    """Return whether the body of a `tf.vectorized_map` is being traced."""
+    caller = sys._getframe()
+    while caller is not None:
+        if caller.f_code is control_flow_ops._pfor_impl.__code__:
+            return True
+        caller = caller.f_back
+    return False
+
+
+VECTORIZED = (
+    "multigrad: tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
+    "not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
+)
+
+
+def convert_prevent_gradient(converted: Any) -> Any:
+    """Vectorize the op that refuses a gradient."""
+    stacked = converted.inputs[0]
+    message = converted.op.get_attr("message").decode()
+    output = tf.raw_ops.PreventGradient(input=stacked.t, message=message)
+    return pfor.wrap(output, stacked.is_stacked)
+
+
+if "PreventGradient" not in pfor._pfor_converter_registry:
+    pfor.RegisterPFor("PreventGradient")(convert_prevent_gradient)
+
+
+NAMESPACE = {
+    "custom_gradient": tf.custom_gradient,
+    "localize": localize,
+    "run_forward": run_forward,
+}
 
 
 def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:
@@ -46,8 +119,8 @@ def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:
 
 
 def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
-    """Return how the hot path calls the function."""
-    return native
+    """Return how the hot path calls the function: without the wrapper, whose work AutoGraph alone needs."""
+    return native.__wrapped__
 
 
 def attach_native(
@@ -63,8 +136,8 @@ def attach_native(
             def pull(grad_out: Tensor) -> Tensor:
                 return backward(None, grad_out, tin, values)
 
-            return forward(tin), pull
+            return run_forward(forward, tin), pull
 
-        return function(tin)
+        return function(localize(tin))
 
     return native_rule

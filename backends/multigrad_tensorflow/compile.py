@@ -14,14 +14,17 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.autograph.core.converter import ConversionOptions
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.saved_model import save_context
 
 from multigrad import registry
 from multigrad.activation import Activation
-from multigrad.context import CURRENT, Application, Frame
+from multigrad.context import CURRENT, Frame
 from multigrad.errors import StaleTraceError
-from multigrad.rule import Spec
+from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
 from . import random
 
@@ -31,6 +34,10 @@ ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
 GUARD = "multigrad_rule_in_force"
+
+# AutoGraph would convert what it is called from a tf.function, the capture of rules included.
+OURS = ("multigrad", "multigrad_tensorflow")
+autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CONVERSION_RULES)
 
 
 @contextmanager
@@ -44,8 +51,8 @@ def mirror(token: str) -> Iterator[None]:
         ENTRIES.reset(reset)
 
 
-def guard(x: Tensor, activation: Activation) -> None:
-    """Capture the check in the graph being traced, and in the graphs around it, once each.
+def guard(x: Tensor, activation: Activation | None = None) -> None:
+    """Capture the check in the function being traced, and in those around it, once each.
 
     Raises:
         StaleTraceError: the rule was put in force before TensorFlow was imported.
@@ -58,31 +65,53 @@ def guard(x: Tensor, activation: Activation) -> None:
             "a tf.function is traced under a rule that was put in force before TensorFlow was "
             "imported: import tensorflow before `with xg.use(...)`"
         )
-    graph = tf.compat.v1.get_default_graph()
-    chain = []
-    while graph is not None and hasattr(graph, "capture_call_time_value"):
-        chain.append(graph)
+    graph, inside = tf.compat.v1.get_default_graph(), []
+    while isinstance(graph, FuncGraph):
+        inside.append(graph)
+        # Branches and loop bodies are called by their function only, and XLA knows no captures of theirs.
+        if not isinstance(graph, ControlFlowFuncGraph) and not hasattr(graph, GUARD):
+            outside = [token for token, where in entries if not any(where is g for g in inside)]
+            check = FrameSpec(outside[-1] if outside else "", graph.name)
+            setattr(graph, GUARD, check)
+            # One key for all graphs: a graph that calls another one then keeps its own check.
+            nothing = make_nothing()
+            graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
         graph = graph.outer_graph
-    for position, graph in enumerate(chain):
-        if not hasattr(graph, GUARD):
-            inner = chain[: position + 1]
-            outside = [token for token, where in entries if not any(where is g for g in inner)]
-            expected = outside[-1] if outside else ""
-            setattr(graph, GUARD, expected)
-            check = functools.partial(check_token, expected, registry.epoch(), graph.name)
-            graph.capture_call_time_value(check, tf.TensorSpec([0]), key=f"{GUARD} {id(graph)}")
 
 
-def check_token(expected: str, epoch: int, name: str) -> Tensor:
-    """Raise where another rule is in force than when the graph was traced."""
-    found = CURRENT.get().token
-    if found != expected or registry.epoch() != epoch:
-        raise StaleTraceError(
-            f"tf.function {name!r} was traced under {describe(expected)}, now "
-            f"{describe(found)} is in force{'' if epoch == registry.epoch() else ' (redefined)'}. "
-            f"Compile with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function"
-        )
-    return tf.zeros([0])
+@functools.cache
+def make_nothing() -> Tensor:
+    """Return a tensor without elements, the value of the captured check."""
+    with tf.init_scope():
+        return tf.zeros([0])
+
+
+class FrameSpec(tf.TensorSpec):
+    """The type of a captured value; TensorFlow casts to it at each call, and that is when it checks.
+
+    A call from another graph that is being traced casts too: a function may have been traced under another rule.
+    """
+
+    def __init__(self, token: str, name: str) -> None:
+        super().__init__([0], tf.float32)
+        self.token = token
+        self.epoch = registry.epoch()
+        self.function = name
+
+    def cast(self, value: Any, casting_context: Any) -> Any:
+        """Return the value.
+
+        Raises:
+            StaleTraceError: another rule is in force than when the function was traced.
+        """
+        found, epoch = CURRENT.get().token, registry.epoch()
+        if not save_context.in_save_context() and (found, epoch) != (self.token, self.epoch):
+            raise StaleTraceError(
+                f"tf.function {self.function!r} was traced under {describe(self.token)}, now "
+                f"{describe(found)} is in force{'' if epoch == self.epoch else ' (redefined)'}. Compile "
+                f"with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function"
+            )
+        return super().cast(value, casting_context)
 
 
 def describe(token: str) -> str:
@@ -99,52 +128,44 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        frame = CURRENT.get()
-        structure = " | ".join(_structure(app) for app in (frame.activations, frame.params))
-        structure += f"~{registry.epoch()}"
-        if structure not in compiled:
-            compiled[structure] = _Compiled(fn, options, frame)
-        return compiled[structure](frame, args, kwargs)
+        def call_once(rules: Cut) -> Any:
+            key = fixed(rules, registry.epoch())
+            if key not in compiled:
+                compiled[key] = _Compiled(fn, options, rules)
+            return compiled[key](rules, args, kwargs)
+
+        return call_cut(CURRENT.get(), call_once)
 
     return call
-
-
-def _structure(application: Application | None) -> str:
-    """Return what of a rule in force is fixed in compiled code."""
-    if application is None:
-        return "-"
-    return f"{application.spec.family.id}{'' if application.key is None else '@'}"
 
 
 class _Compiled:
     """tf.function of the function under one rule; lives as long as the function it compiles."""
 
-    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], frame: Frame) -> None:
-        self.applied = [0, 0]  # rule applications in one run, counted while tracing
-        converted = _convert(fn) if options.get("autograph", True) else fn
+    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], rules: Cut) -> None:
+        self.applied = (0, 0)  # by the last trace
+        options = dict(options)
+        converted = _convert(fn) if options.pop("autograph", True) else fn
+        if options.get("input_signature") is not None:
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in _as_tensors(hide(rules))]
+            options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
-            applications = (frame.activations, frame.params)
-            counters = [_Counter(numbers) for numbers in hidden]
-            inner = [
-                _traced(app, numbers, counter)
-                for app, numbers, counter in zip(applications, hidden, counters, strict=True)
-            ]
-            with _in_force(Frame(*inner, token="<traced>")):
+            frame = reveal(rules, _from_tensors(hide(rules), list(hidden)))
+            with _in_force(frame):
                 result = converted(*args, **kwargs)
-            self.applied = [counter.count for counter in counters]
-            return result
+            self.applied = count_applied(frame)
+            return result, tf.constant(self.applied) if any(self.applied) else None
 
-        self.run = tf.function(run, **{**options, "autograph": False})
+        self.run = tf.function(run, autograph=False, **options)
 
-    def __call__(self, frame: Frame, args: Any, kwargs: Any) -> Any:
-        applications = (frame.activations, frame.params)
-        hidden = tuple(_hidden(app) for app in applications)
+    def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
         with _in_force(Frame(token="xg.jit")):
-            result = self.run(hidden, args, kwargs)
-        for app, applied in zip(applications, self.applied, strict=True):
-            if app is not None and app.counter is not None:
-                app.counter.advance(applied)
+            result, applied = self.run(_as_tensors(hide(rules)), args, kwargs)
+        if applied is not None:
+            # In a graph around this one the number is not known, but there the last trace is this call's.
+            eagerly = tf.executing_eagerly()
+            advance(rules, tuple(applied.numpy().tolist()) if eagerly else self.applied)
         return result
 
 
@@ -154,42 +175,27 @@ def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
     return tf.__internal__.autograph.tf_convert(fn, status)
 
 
-def _hidden(application: Application | None) -> Any:
-    """Return a rule's numbers as tensors: params, key words, the number of the next application."""
-    if application is None:
-        return None
-    values = tuple(
-        tf.constant(value, tf.float64) if isinstance(value, float) else value
-        for value in application.spec.values
-    )
-    if application.key is None:
-        return values, None, None
-    start = tf.constant(application.counter.count, tf.uint32)
-    return values, random.key_words(application.key), start
+def _as_tensors(hidden: tuple[Hidden, Hidden]) -> list[Tensor]:
+    """Return what is hidden as a flat list: for each rule the numbers, then the key and the count."""
+    tensors = []
+    for rule in hidden:
+        tensors += [
+            tf.constant(value, tf.float64) if isinstance(value, float) else tf.convert_to_tensor(value)
+            for value in rule.values
+        ]
+        if rule.key is not None:
+            tensors += [random.key_words(rule.key), tf.cast(rule.count, tf.uint32)]
+    return tensors
 
 
-class _Counter:
-    """Counts applications from a number known at run time."""
-
-    def __init__(self, hidden: Any) -> None:
-        self.start = None if hidden is None else hidden[2]
-        self.count = 0
-
-    def __next__(self) -> Any:
-        n, self.count = self.count, self.count + 1
-        return self.start + n
-
-    def advance(self, number: int) -> None:
-        self.count += number
-
-
-def _traced(application: Application | None, hidden: Any, counter: _Counter) -> Application | None:
-    """Return the rule in force with numbers known at run time."""
-    if application is None:
-        return None
-    values, key, _ = hidden
-    spec = Spec(application.spec.family, values, "<traced>")
-    return Application(spec, key, None if key is None else counter)
+def _from_tensors(hidden: tuple[Hidden, Hidden], tensors: list[Tensor]) -> tuple[Hidden, Hidden]:
+    """Return what was hidden in the same places, with the tensors of a trace."""
+    found = []
+    for rule in hidden:
+        values = tuple(tensors.pop(0) for _ in rule.values)
+        key, count = (None, None) if rule.key is None else (tensors.pop(0), tensors.pop(0))
+        found.append(Hidden(values, key, count))
+    return found[0], found[1]
 
 
 @contextmanager

@@ -121,9 +121,13 @@ def attach_native(
     """Return `f(tin, values)` whose backward calls the user's own function on tensors."""
 
     class NativeRule(Function):
+        generate_vmap_rule = True
+
         @staticmethod
         def forward(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-            return forward(tin)
+            output = forward(tin)
+            # setup_context may not save an input that is returned as it is.
+            return tin.view_as(tin) if output is tin else output
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

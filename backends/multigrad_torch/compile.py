@@ -20,7 +20,7 @@ import torch
 from multigrad.activation import Activation, by_key, plain, tracers
 from multigrad.context import CURRENT, Application, Frame
 from multigrad.errors import MultigradError, StaleTraceError
-from multigrad.lowering.backend import concrete_number, load_backend
+from multigrad.lowering.backend import load_backend
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.entries import draw, find_entry, find_lowered
 from multigrad.lowering.lower import lower_derivative
@@ -31,7 +31,7 @@ from .hooks import note_regions
 Tensor: TypeAlias = Any
 JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
 HIDDEN = "xg.jit(*) "  # and where the rule's numbers are inputs of the graph, not literals
-DRAWS = " draws"  # how the name of a call ends that counts as an application under a hidden key
+DRAWS = "draws"  # how the name of a call begins that counts as an application under a hidden key
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
 
 
@@ -41,7 +41,7 @@ class Mirror(threading.local):
     def __init__(self) -> None:
         self.token = ""  # of the frame in force; under xg.jit, without the numbers
         self.exact = ""  # under xg.jit, with the numbers
-        self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: the numbers, the key and its count
+        self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
         self.applied = Applied()
 
 
@@ -59,9 +59,14 @@ class Epoch:
         self.text = "0"
 
 
+class Calls:
+    """What compiled code calls, as attributes: of a dict Dynamo would know only the keys it saw first."""
+
+
 MIRROR = Mirror()
 EPOCH = Epoch()
-CALLS: dict[str, Callable[..., Tensor]] = {}
+CALLS = Calls()
+NAMES: dict[str, str] = {}  # of the calls, by what they depend on
 _serial = itertools.count()
 
 
@@ -95,15 +100,15 @@ def call_traced(activation: Activation, x: Tensor) -> Tensor:
         torch._dynamo.graph_break(msg=name)
         return apply_eagerly(activation, x)
     hidden, n = MIRROR.hidden, 0
-    if hidden and name.endswith(DRAWS):
+    if hidden and name.startswith(DRAWS):
         n = MIRROR.applied.number
         MIRROR.applied.number = n + 1
-    if hidden and x.ndim == 0:  # where a float64 number would promote x, as it does one example of vmap
-        hidden = tuple(h.to(x.dtype) if h.is_floating_point() else h for h in hidden)
+    if hidden and x.ndim == 0:  # as one example of vmap may be: float64 numbers would promote it
+        hidden = (hidden[0].to(x.dtype), *hidden[1:])
     if torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
-        return CALLS[name + " in graph"](x, n, *hidden)
-    return CALLS[name](x, n, *hidden)
+        return getattr(CALLS, name + "_in_graph")(x, n, *hidden)
+    return getattr(CALLS, name)(x, n, *hidden)
 
 
 @torch._dynamo.disable
@@ -114,7 +119,7 @@ def apply_eagerly(activation: Activation, x: Tensor) -> Tensor:
 
 @torch.compiler.assume_constant_result
 def prepare(key: str, forward: str, token: str, epoch: str, ndim: int, dtype: torch.dtype) -> str:
-    """Make the function for an activation under a frame, and return its name in CALLS.
+    """Make the function for an activation under a frame, and return its name among CALLS.
 
     "" where the rule's Python code looks at its numbers, but they are hidden.
     """
@@ -127,7 +132,7 @@ def prepare(key: str, forward: str, token: str, epoch: str, ndim: int, dtype: to
 def find_call(
     key: str, forward: str, token: str, rest: str, ndim: int, dtype: torch.dtype
 ) -> str:
-    """Return the name in CALLS, as `prepare`."""
+    """Return the name among CALLS, as `prepare`."""
     act = by_key.get(key) or Activation(forward)
     application = act.in_force()
     jitted = token.startswith((JIT, HIDDEN))
@@ -137,22 +142,21 @@ def find_call(
             f"the rule was put in force before torch was imported, or in another asyncio task. "
             f"Import torch first, or compile with xg.jit"
         )
-    name = f"{key} {token} {rest}"
+    depends = f"{key} {token} {rest}"
     if not jitted and application is not None and application.counter is not None:
         # Each application draws its own numbers, so it gets a function of its own.
-        name += f" {next(_serial)}"
-    for known in (name, name + DRAWS):
-        if known in CALLS:
-            return known
-    call = make_call(act, application, ndim, dtype, token)
-    if call is None:
-        return ""
-    if len(CALLS) >= 4096:
-        CALLS.clear()
-    name += DRAWS if call.draws else ""
-    CALLS[name] = call.plain
-    CALLS[name + " in graph"] = torch._dynamo.allow_in_graph(call.in_graph)
-    return name
+        depends += f" {next(_serial)}"
+    if depends not in NAMES:
+        call = make_call(act, application, ndim, dtype, token)
+        if call is None:
+            return ""
+        if len(NAMES) >= 4096:
+            NAMES.clear()
+            vars(CALLS).clear()
+        NAMES[depends] = name = f"{DRAWS if call.draws else 'call'}_{next(_serial)}"
+        setattr(CALLS, name, call.plain)
+        setattr(CALLS, f"{name}_in_graph", torch._dynamo.allow_in_graph(call.in_graph))
+    return NAMES[depends]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +185,13 @@ def make_call(
         return None
     if lowered is None:  # it runs as it is
         entry = find_entry(spec.family, backend, act.forward)
-        return as_call(functools.partial(entry, application=application))
+        call = as_call(functools.partial(entry, application=application))
+        return Call(call.in_graph, call.in_graph)  # Dynamo reads plain functions and tensors only
     words, names = [], {}
     for i, value in enumerate(spec.values):
-        number = value if isinstance(value, float) else concrete_number(value)
+        number = value if isinstance(value, float) else read_number(value)
         if hides:
-            words.append(f"hidden[{i}]")
+            words.append(f"hidden[0][{i}]")
         elif number is None:
             words.append(f"p{i}")
             names[f"p{i}"] = value
@@ -197,11 +202,16 @@ def make_call(
     if application.counter is None:
         return emit_call(lowered.native, [*words, "draw_key()"], {**names, "draw_key": random.draw_key})
     if token.startswith((JIT, HIDDEN)):
-        words.append("fold_in_from(hidden[-2], hidden[-1], n)")
+        words.append("fold_in_from(hidden[1], hidden[2], n)")
         return emit_call(lowered.native, words, {**names, "fold_in_from": fold_in_from}, draws=True)
     key = draw(application, backend)
     words.append(repr(key) if isinstance(key, tuple) else "key")
     return emit_call(lowered.native, words, {**names, "key": key})
+
+
+def read_number(value: Tensor) -> float | None:
+    """Return a tensor's number, by which its token is keyed; None under a torch.func transform."""
+    return None if torch._C._functorch.is_functorch_wrapped_tensor(value) else float(value)
 
 
 def as_call(function: Callable[[Tensor], Tensor]) -> Call:
@@ -210,7 +220,10 @@ def as_call(function: Callable[[Tensor], Tensor]) -> Call:
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         return function(tin)
 
-    return Call(call, call)
+    def call_in_graph(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
+        return function(tin)
+
+    return Call(call, call_in_graph)
 
 
 def emit_call(native: Any, words: list[str], names: dict[str, Any], draws: bool = False) -> Call:
@@ -276,26 +289,24 @@ class Hidden:
 
     token: str
     exact: str
-    tensors: tuple[Tensor, ...]  # the numbers, the key's two words, the number of the next application
+    tensors: tuple[Tensor, Tensor, Tensor]  # the numbers, the key's words, the next application's number
 
 
 def hide(application: Application | None) -> Hidden:
     """Return the rule in force with its numbers and its key as tensors."""
-    words, start = torch.zeros(2, dtype=torch.int64), torch.tensor(0)
-    if application is None:
-        return Hidden(f"{JIT}-", f"{JIT}-", (words, start))
-    spec, keyed = application.spec, ""
-    if application.counter is not None:
-        keyed, words = "@", random.key_words(application.key)
-        start = torch.tensor(application.counter.count)
-    exact = f"{JIT}{spec.token}{keyed}"
-    if has_static_numbers(application):
-        return Hidden(exact, exact, (words, start))
-    numbers = [
-        value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
-        for value in spec.values
-    ]
-    return Hidden(f"{HIDDEN}{spec.family.id}{keyed}", exact, (*numbers, words, start))
+    numbers: tuple[Any, ...] = ()
+    words, start, keyed = torch.zeros(2, dtype=torch.int64), 0, ""
+    token = exact = f"{JIT}-"
+    if application is not None:
+        if application.counter is not None:
+            words, start, keyed = random.key_words(application.key), application.counter.count, "@"
+        token = exact = f"{JIT}{application.spec.token}{keyed}"
+        if not has_static_numbers(application):
+            numbers = application.spec.values
+            token = f"{HIDDEN}{application.spec.family.id}{keyed}"
+    # All in one tensor: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
+    packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
+    return Hidden(token, exact, (packed, words, torch.tensor(start)))
 
 
 def has_static_numbers(application: Application) -> bool:

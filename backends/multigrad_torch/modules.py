@@ -12,6 +12,7 @@ from multigrad.activation import Activation as AnyActivation
 from multigrad.rule import Rule
 
 from .compile import call_traced
+from .hooks import may_run_again, note_regions
 
 is_compiling = torch.compiler.is_compiling
 
@@ -69,6 +70,8 @@ class Activation(nn.Module):
         """Return the activation of x."""
         if is_compiling():
             return call_traced(self._activation, x)
+        if may_run_again():
+            note_regions()
         return self._activation.apply(x)
 
     def extra_repr(self) -> str:

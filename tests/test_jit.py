@@ -1,0 +1,431 @@
+"""`xg.jit`: numbers and keys are run-time arguments, a changed rule retraces, an earlier one is a cache hit."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "torch": {"backend": "aot_eager", "fullgraph": True},
+    "jax": {},
+    "tensorflow": {},
+}
+compiling = pytest.mark.backends("torch", "jax", "tensorflow")
+
+
+def triangle(x: Array, width: float) -> Array:
+    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(np.float32)
+
+
+class Traced:
+    """A function under `xg.jit` that counts its traces, and its gradient."""
+
+    def __init__(self, backend: Any, fn: Callable[..., Tensor], **options: Any) -> None:
+        self.backend = backend
+        self.traces = 0
+        options = OPTIONS[backend.name] | options
+        if backend.name == "torch":
+            import torch
+            from torch._dynamo.testing import CompileCounterWithBackend
+
+            torch._dynamo.reset()
+            self._graphs = options["backend"] = CompileCounterWithBackend(options["backend"])
+
+        def counted(*args: Any, **kwargs: Any) -> Tensor:
+            if backend.name != "torch":  # there, Dynamo counts
+                self.traces += 1
+            return fn(*args, **kwargs)
+
+        self.fn = xg.jit(counted, **options)
+
+    def gradient(self, x: Array = X) -> Array:
+        _, grad = self.backend.vjp(self.fn, x, np.ones_like(x))
+        if self.backend.name == "torch":
+            self.traces = self._graphs.frame_count
+        return grad
+
+
+@pytest.fixture
+def branching() -> Iterator[str]:
+    """Register a rule whose Python code looks at the number of its param."""
+
+    @xg.register("test branching")
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor, s: float = 1.0, t: float = 1.0) -> Tensor:
+        return grad_out * t if s > 1 else -grad_out * t
+
+    yield "test branching"
+    xg.unregister("test branching")
+
+
+@compiling
+def test_changed_numbers_do_not_retrace(backend: Any) -> None:
+    traced = Traced(backend, xg.activation("Heaviside"))
+    for width in (0.5, 1.0, 1, 2.0, 1e3):
+        with xg.use("triangular", {"width": width}):
+            np.testing.assert_allclose(traced.gradient(), triangle(X, width), rtol=1e-6)
+    assert traced.traces == 1
+
+
+@compiling
+def test_changed_rule_retraces_and_an_earlier_one_is_a_cache_hit(backend: Any) -> None:
+    traced = Traced(backend, xg.activation("Heaviside"))
+    for rule, expected, traces in [
+        (None, np.zeros_like(X), 1),
+        ("straight_through", np.ones_like(X), 2),
+        ("triangular", triangle(X, 1.0), 3),
+        ("straight_through", np.ones_like(X), 3),
+        (None, np.zeros_like(X), 3),
+    ]:
+        if rule is None:
+            np.testing.assert_array_equal(traced.gradient(), expected)
+        else:
+            with xg.use(rule):
+                np.testing.assert_allclose(traced.gradient(), expected, rtol=1e-6)
+        assert traced.traces == traces
+
+
+@compiling
+def test_twelve_rules_are_twelve_traces_and_then_cache_hits(backend: Any) -> None:
+    traced = Traced(backend, xg.activation("Linear"))
+    rules = [xg.compose(*["gradient_reversal"] * n) for n in range(1, 13)]
+    for _ in range(2):
+        for n, rule in enumerate(rules, start=1):
+            with xg.use(rule):
+                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, (-1) ** n))
+    assert traced.traces == 12
+
+
+@compiling
+def test_redefined_rule_of_use_and_of_a_layer_is_followed(backend: Any) -> None:
+    def define(factor: float, **options: Any) -> None:
+        @xg.register("test redefined", **options)
+        def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+            return factor * grad_out
+
+    define(2.0)
+    try:
+        own = xg.activation("Linear", rule="test redefined")
+        act = xg.activation("Linear")
+        traced = Traced(backend, lambda x: own(act(x)))
+        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 2.0))
+        with xg.use("test redefined"):
+            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 4.0))
+        define(3.0, override=True)
+        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
+        with xg.use("test redefined"):
+            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 9.0))
+    finally:
+        xg.unregister("test redefined")
+
+
+@compiling
+def test_draws_are_those_of_eager_code_and_a_new_key_does_not_retrace(backend: Any) -> None:
+    act = xg.activation("Linear")
+    traced = Traced(backend, lambda x: act(act(x)))
+    _, nothing = backend.vjp(act, X, np.zeros_like(X))
+    for key in (3, 4, (0, 3)):
+        with xg.use("full_jam", key=key):
+            compiled = traced.gradient()
+        with xg.use("full_jam", key=key):
+            _, eager = backend.vjp(lambda x: act(act(x)), X, np.ones_like(X))
+        np.testing.assert_allclose(compiled, eager, rtol=1e-6)
+        assert not np.array_equal(compiled, nothing)
+    assert traced.traces == 1
+
+
+@compiling
+def test_calls_within_one_use_go_on_counting_with_eager_code_between_them(backend: Any) -> None:
+    act = xg.activation("Linear")
+    traced = Traced(backend, lambda x: act(act(x)))
+
+    def eager() -> Array:
+        return backend.vjp(lambda x: act(act(x)), X, np.ones_like(X))[1]
+
+    with xg.use("full_jam", key=5):
+        expected = [eager() for _ in range(4)]
+    with xg.use("full_jam", key=5):
+        got = [traced.gradient(), eager(), traced.gradient(), traced.gradient()]
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert traced.traces == 1
+
+
+@compiling
+def test_count_goes_on_by_what_each_trace_applied(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    def deep(x: Tensor) -> Tensor:
+        for _ in range(len(x.shape)):
+            x = act(x)
+        return x
+
+    traced = Traced(backend, deep)
+    line, square = X, X.reshape(3, 3)
+
+    def eager(x: Array) -> Array:
+        return backend.vjp(deep, x, np.ones_like(x))[1]
+
+    order = [line, square, line, square, square, line]
+    with xg.use("full_jam", key=5):
+        expected = [eager(x) for x in order]
+    with xg.use("full_jam", key=5):
+        for x, grad in zip(order, expected, strict=True):
+            np.testing.assert_allclose(traced.gradient(x), grad, rtol=1e-6)
+
+
+@compiling
+def test_key_of_use_seeds_a_layers_own_random_rule(backend: Any) -> None:
+    own = xg.activation("Heaviside", rule="rectangular_jam", params={"a": -9.0, "b": 9.0})
+    traced = Traced(backend, own)
+    for key in (7, 8):
+        with xg.use("scale", key=key):
+            compiled = traced.gradient()
+        with xg.use("scale", key=key):
+            np.testing.assert_array_equal(compiled, backend.vjp(own, X, np.ones_like(X))[1])
+    assert traced.traces == 1
+
+
+@compiling
+def test_rule_that_looks_at_a_number_retraces_for_it_alone(backend: Any, branching: str) -> None:
+    traced = Traced(backend, xg.activation("Linear"))
+    for s, t in [(0.5, 1.0), (3.0, 1.0), (3.0, 7.0), (0.5, 7.0), (0.75, 2.0)]:
+        with xg.use(branching, {"s": s, "t": t}):
+            expected = np.full_like(X, t if s > 1 else -t)
+            np.testing.assert_array_equal(traced.gradient(), expected)
+
+
+@compiling
+def test_rule_that_runs_as_it_is_follows_its_params(backend: Any) -> None:
+    @xg.register("test as it is", native=True)
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
+        return grad_out * factor
+
+    try:
+        traced = Traced(backend, xg.activation("ReLU"))
+        for factor in (2.0, 3.0, 2.0):
+            with xg.use(rule, {"factor": factor}):
+                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor))
+        assert traced.traces == 2
+    finally:
+        xg.unregister("test as it is")
+
+
+@compiling
+def test_two_scopes_are_hidden_each_with_its_numbers(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    def both(x: Tensor) -> Tensor:
+        return act(x) + xg.apply_to_gradients([x * 0 + 1])[0] * x
+
+    traced = Traced(backend, both, **({"fullgraph": False} if backend.name == "torch" else {}))
+    for s, t in [(2.0, 10.0), (3.0, 20.0)]:
+        with (
+            xg.use("scale", {"s": s}, scope="activations"),
+            xg.use("scale", {"s": t}, scope="params"),
+        ):
+            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, s + t))
+
+
+@compiling
+def test_backward_after_the_with_keeps_the_rule_and_its_numbers(backend: Any) -> None:
+    fn = xg.jit(xg.activation("Heaviside"), **OPTIONS[backend.name])
+
+    def forward_under_its_own_width(x: Tensor) -> Tensor:
+        with xg.use("triangular", {"width": 0.75}):
+            y = fn(x)
+        with xg.use("triangular", {"width": 3.0}):
+            fn(x)
+        return y
+
+    _, grad = backend.vjp(forward_under_its_own_width, X, np.ones_like(X))
+    np.testing.assert_allclose(grad, triangle(X, 0.75), rtol=1e-6)
+
+
+@compiling
+def test_interleaved_tasks_each_keep_their_rule(backend: Any) -> None:
+    act = xg.activation("Linear")
+    traced = Traced(backend, act)
+
+    async def run(s: float) -> list[Array]:
+        grads = []
+        with xg.use("scale", {"s": s}):
+            for _ in range(3):
+                await asyncio.sleep(0)
+                grads += [traced.gradient(), backend.vjp(act, X, np.ones_like(X))[1]]
+        return grads
+
+    async def gather() -> list[list[Array]]:
+        return await asyncio.gather(*(run(s) for s in (2.0, 3.0, 5.0)))
+
+    for s, grads in zip((2.0, 3.0, 5.0), asyncio.run(gather()), strict=True):
+        np.testing.assert_array_equal(grads, np.full((6, *X.shape), s))
+    np.testing.assert_array_equal(traced.gradient(), np.ones_like(X))
+
+
+@compiling
+def test_threads_of_one_function_keep_their_own_numbers(backend: Any) -> None:
+    traced = Traced(backend, xg.activation("Linear"))
+    with xg.use("scale"):
+        traced.gradient()
+    found: dict[float, list[Array]] = {}
+
+    def run(s: float) -> None:
+        with xg.use("scale", {"s": s}):
+            found[s] = [traced.gradient() for _ in range(20)]
+
+    threads = [threading.Thread(target=run, args=(s,)) for s in (2.0, 3.0, 5.0, 7.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for s, grads in found.items():
+        np.testing.assert_array_equal(grads, np.full((20, *X.shape), s))
+    assert sorted(found) == [2.0, 3.0, 5.0, 7.0]
+
+
+@compiling
+def test_it_is_a_decorator_with_and_without_options_and_takes_keywords(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    @xg.jit
+    def double(x: Tensor, *, factor: float = 2.0) -> Tensor:
+        """Say what it does."""
+        return act(x) * factor
+
+    @xg.jit(framework=backend.name, **OPTIONS[backend.name])
+    def add(x: Tensor, y: Tensor | None = None) -> Tensor:
+        return act(x) if y is None else act(x) + y
+
+    assert (double.__name__, double.__doc__) == ("double", "Say what it does.")
+    x = backend.array(X)
+    np.testing.assert_array_equal(backend.numpy(add(x)), X)
+    np.testing.assert_array_equal(backend.numpy(add(x, y=x)), X + X)
+    if backend.name != "torch":  # inductor is another test's
+        np.testing.assert_array_equal(backend.numpy(double(x, factor=3.0)), 3.0 * X)
+
+
+@compiling
+def test_compiled_function_inside_of_a_compiled_function_follows(backend: Any) -> None:
+    inner = xg.jit(xg.activation("Linear"), **OPTIONS[backend.name])
+    outer = Traced(backend, lambda x: inner(x) * 2.0)
+    for s in (2.0, 3.0):
+        with xg.use("scale", {"s": s}):
+            np.testing.assert_array_equal(outer.gradient(), np.full_like(X, 2 * s))
+    np.testing.assert_array_equal(outer.gradient(), np.full_like(X, 2.0))
+
+
+@compiling
+def test_use_inside_of_the_compiled_function_acts(backend: Any) -> None:
+    act = xg.activation("Heaviside")
+
+    def inside(x: Tensor) -> Tensor:
+        with xg.use("triangular", {"width": 2.0}):
+            y = act(x)
+        return y + act(x)
+
+    options = {"fullgraph": False} if backend.name == "torch" else {}
+    traced = Traced(backend, inside, **options)
+    np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0), rtol=1e-6)
+    for s in (3.0, 4.0):
+        with xg.use("scale", {"s": s}):
+            np.testing.assert_allclose(traced.gradient(), triangle(X, 2.0) + s, rtol=1e-6)
+
+
+def test_function_without_a_tensor_among_its_arguments_must_name_the_framework() -> None:
+    fn = xg.jit(lambda x: x)
+    with pytest.raises(xg.BackendNotFound, match=r"no argument is a tensor.*framework="):
+        fn(3.0)
+    with pytest.raises(xg.BackendNotFound, match="no argument is a tensor"):
+        fn(X)
+
+
+def test_unknown_framework_and_what_is_no_function_are_refused_at_once() -> None:
+    with pytest.raises(xg.BackendNotFound, match="did you mean 'torch'"):
+        xg.jit(abs, framework="torhc")
+    with pytest.raises(xg.BackendNotFound, match="numpy"):
+        xg.jit(abs, framework="numpy")
+    with pytest.raises(xg.MultigradError, match="needs a function, got int"):
+        xg.jit(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.needs("jax")
+def test_options_of_jax_are_handed_on() -> None:
+    import jax.numpy as jnp
+
+    act = xg.activation("Linear")
+
+    def power(x: Tensor, n: int, negate: bool = False) -> Tensor:
+        for _ in range(n):
+            x = act(x) * 2.0
+        return -x if negate else x
+
+    for options in ({"static_argnums": (1, 2)}, {"static_argnames": ("n", "negate")}):
+        fn = xg.jit(power, **options)
+        np.testing.assert_array_equal(fn(jnp.asarray(X), 3), X * 8)
+        np.testing.assert_array_equal(fn(jnp.asarray(X), n=2, negate=True), X * -4)
+
+
+@pytest.mark.needs("tensorflow")
+def test_options_of_tensorflow_are_handed_on() -> None:
+    import tensorflow as tf
+
+    traces = []
+
+    def halve(x: Tensor) -> Tensor:
+        traces.append(x.shape)
+        if tf.reduce_sum(x) > 0:  # AutoGraph makes a tf.cond of it
+            return xg.activation("Linear")(x) / 2.0
+        return x
+
+    for options in (
+        {"jit_compile": True},
+        {"input_signature": [tf.TensorSpec([None], tf.float32)], "reduce_retracing": True},
+    ):
+        traces.clear()
+        fn = xg.jit(halve, **options)
+        with xg.use("full_jam", key=1):
+            np.testing.assert_array_equal(fn(tf.constant([2.0, 4.0])), [1.0, 2.0])
+            np.testing.assert_array_equal(fn(tf.constant([2.0, -4.0])), [2.0, -4.0])
+        if "input_signature" in options:
+            fn(tf.constant([1.0]))
+            assert traces == [tf.TensorShape([None])] * 2
+    with pytest.raises(Exception, match=r"bool|autograph"):
+        xg.jit(halve, autograph=False)(tf.constant([2.0]))
+
+
+@pytest.mark.needs("torch")
+def test_options_of_torch_are_handed_on() -> None:
+    import torch
+
+    seen = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(len(inputs))
+        return graph.forward
+
+    def breaks(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return xg.activation("Linear")(x)
+
+    xg.jit(xg.Activation("Linear"), backend=backend)(torch.tensor(X))
+    assert len(seen) == 1
+    with pytest.raises(RuntimeError, match="graph_break"):
+        xg.jit(breaks, backend=backend, fullgraph=True)(torch.tensor(X))
+
+
+def test_importing_it_loads_no_framework() -> None:
+    script = "import sys, multigrad; multigrad.jit; print({'torch', 'jax', 'tensorflow'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

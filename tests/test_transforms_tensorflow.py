@@ -1,0 +1,219 @@
+"""TensorFlow's transforms see the rule; where TensorFlow forgets a custom gradient, an error says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("tensorflow")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
+eagerly_and_in_a_graph = pytest.mark.parametrize("graph", [False, True])
+
+
+def triangle(x: Array, width: float = 1.0) -> Array:
+    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
+
+
+def compiled(f: Callable[..., Any], graph: bool) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    return tf.function(f) if graph else f
+
+
+def grad(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives the gradient of `sum(f(x))`."""
+    import tensorflow as tf
+
+    def gradient(x: Tensor) -> Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+@pytest.fixture
+def times_norm() -> Iterator[str]:
+    """Register `g * |x|`, whose second order needs how the norm depends on x."""
+
+    @xg.register("test norm")
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * xg.xp.norm(tin)
+
+    yield "test norm"
+    xg.unregister("test norm")
+
+
+@pytest.fixture
+def as_it_is() -> Iterator[str]:
+    """Register triangular once more, as a rule that is not captured."""
+
+    @xg.register("test as it is", native=True)
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        import tensorflow as tf
+
+        return grad_out * tf.maximum(1.0 - tf.abs(tin), 0.0)
+
+    yield "test as it is"
+    xg.unregister("test as it is")
+
+
+@eagerly_and_in_a_graph
+def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str, graph: bool) -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Linear")
+    x = tf.constant([1.0, 2.0, 2.0], tf.float64)
+    with xg.use(times_norm):
+        first = compiled(grad(lambda x: act(x) ** 2), graph)
+        np.testing.assert_allclose(first(x), 6.0 * x, rtol=1e-12)
+        second = compiled(grad(first), graph)(x)
+    # first = 2 act(x) |x|, and d act = |x| by the rule: 2 |x| |x| + 2 sum(x) x / |x|.
+    np.testing.assert_allclose(second, 18.0 + 10.0 * x.numpy() / 3.0, rtol=1e-12)
+
+
+@eagerly_and_in_a_graph
+def test_jacobian_is_that_of_the_rule(graph: bool) -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Heaviside")
+
+    def jacobian(x: Tensor) -> Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = act(x)
+        return tape.jacobian(y, x)
+
+    with xg.use("triangular", {"width": 1.5}):
+        got = compiled(jacobian, graph)(tf.constant(X))
+    np.testing.assert_allclose(got, np.diag(triangle(X, 1.5)), rtol=1e-6)
+
+
+@eagerly_and_in_a_graph
+@pytest.mark.parametrize("native", [False, True])
+def test_gradient_inside_of_vectorized_map_is_the_rules(
+    graph: bool, native: bool, as_it_is: str
+) -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Heaviside")
+    with xg.use(as_it_is if native else "triangular"):
+        mapped = compiled(lambda x: tf.vectorized_map(grad(act), x), graph)
+        np.testing.assert_allclose(mapped(tf.constant(X)), triangle(X), rtol=1e-6)
+        forward = compiled(lambda x: tf.vectorized_map(act, x), graph)
+        np.testing.assert_array_equal(forward(tf.constant(X)), X > 0)
+
+
+@eagerly_and_in_a_graph
+@pytest.mark.parametrize("forward", ["Tanh", "Heaviside", "Linear"])
+@pytest.mark.parametrize("native", [False, True])
+def test_gradient_through_vectorized_map_is_refused_and_not_the_forwards_own(
+    graph: bool, forward: str, native: bool, as_it_is: str
+) -> None:
+    import tensorflow as tf
+
+    act = xg.activation(forward)
+    with xg.use(as_it_is if native else "triangular"):
+        through = compiled(grad(lambda x: tf.vectorized_map(act, x)), graph)
+        with pytest.raises(Exception, match="drops custom gradients"):
+            through(tf.constant(X))
+        slow = compiled(grad(lambda x: tf.map_fn(act, x)), graph)
+        np.testing.assert_allclose(slow(tf.constant(X)), triangle(X), rtol=1e-6)
+
+
+@eagerly_and_in_a_graph
+@pytest.mark.parametrize("forward", ["Tanh", "Heaviside"])
+@pytest.mark.parametrize("native", [False, True])
+def test_forward_accumulator_takes_the_rule(
+    graph: bool, forward: str, native: bool, as_it_is: str
+) -> None:
+    import tensorflow as tf
+
+    x, v = tf.constant(X), tf.constant(X[::-1].copy())
+    with xg.use(as_it_is if native else "triangular"):
+        act = compiled(xg.activation(forward), graph)
+        with tf.autodiff.ForwardAccumulator(x, v) as accumulator:
+            y = act(x)
+        tangent = accumulator.jvp(y)
+    np.testing.assert_allclose(tangent, triangle(X) * X[::-1], rtol=1e-6)
+
+
+def test_forward_accumulator_within_a_graph_is_refused_and_not_the_forwards_own() -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Tanh")
+
+    @tf.function
+    def jvp(x: Tensor, v: Tensor) -> Tensor:
+        with tf.autodiff.ForwardAccumulator(x, v) as accumulator:
+            y = act(x)
+        return accumulator.jvp(y)
+
+    with xg.use("triangular"), pytest.raises(xg.GradientError, match="around the tf.function"):
+        jvp(tf.constant(X), tf.ones_like(X))
+    np.testing.assert_allclose(jvp(tf.constant(X), tf.ones_like(X)), 1 - np.tanh(X) ** 2, rtol=1e-4)
+
+
+@eagerly_and_in_a_graph
+def test_forward_over_reverse_is_reverse_over_reverse(graph: bool) -> None:
+    import tensorflow as tf
+
+    act = compiled(xg.activation("SiLU"), graph)
+    x, v = tf.constant(X + 0.01), tf.ones_like(X)
+    with xg.use("arctan", {"alpha": 1.5}):
+        first = grad(lambda x: act(x) ** 2)
+        with tf.autodiff.ForwardAccumulator(x, v) as accumulator:
+            gradient = first(x)
+        reverse = grad(first)(x)
+    np.testing.assert_allclose(accumulator.jvp(gradient), reverse, rtol=1e-5)
+    assert np.abs(reverse).max() > 0.1
+
+
+@eagerly_and_in_a_graph
+def test_variable_and_a_tensor_from_around_a_branch_get_the_rules_gradient(graph: bool) -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Heaviside")
+    variable = tf.Variable(X)
+
+    def step(branch: bool) -> Tensor:
+        with tf.GradientTape() as tape:
+            doubled = variable * 2.0
+            if branch:
+                y = tf.cond(tf.constant(True), lambda: act(doubled), lambda: tf.zeros([9]))
+            else:
+                y = act(variable)
+        return tape.gradient(y, variable)
+
+    with xg.use("triangular"):
+        got = compiled(step, graph)(True)
+        np.testing.assert_allclose(got, 2.0 * triangle(2.0 * X), rtol=1e-6)
+        np.testing.assert_allclose(compiled(step, graph)(False), triangle(X), rtol=1e-6)
+
+
+def test_param_that_is_a_tensor_of_the_trace_is_a_run_time_value() -> None:
+    import tensorflow as tf
+
+    act = xg.activation("Heaviside")
+    traces = []
+
+    @tf.function
+    def gradient(x: Tensor, width: Tensor) -> Tensor:
+        traces.append(None)
+        with xg.use("triangular", {"width": width}):
+            return grad(act)(x)
+
+    for width in (0.5, 1.5):
+        got = gradient(tf.constant(X), tf.constant(width))
+        np.testing.assert_allclose(got, triangle(X, width), rtol=1e-6)
+    assert len(traces) == 1
