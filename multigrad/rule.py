@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from .capture import capture as capturing
-from .capture.signature import REQUIRED, Signature, check_value, read_signature, unknown_param
+from .capture.signature import (
+    REQUIRED,
+    Signature,
+    check_value,
+    read_params,
+    read_signature,
+    unknown_param,
+)
 from .errors import RuleTypeError, TraceError
 from .family import Family, Spec, value_token
 from .ir.record import Trace, Value
@@ -51,7 +58,7 @@ class Rule:
         self.parts = parts
         self.native = native
         self.bound = types.MappingProxyType(dict(bound or {}))
-        self._signature = read_signature(name, function) if function is not None else None
+        self._signature = None if parts else read_signature(name, function)
         source = function if function is not None else None
         self.__doc__ = getattr(source, "__doc__", None) or f"{name} applied in series."
         self.__name__ = getattr(source, "__name__", name)
@@ -115,7 +122,7 @@ class Rule:
         Raises:
             RuleTypeError: an unknown param, a missing one or a wrong kind of value.
         """
-        return make_spec(self, params or {})
+        return make_spec(self, params)
 
     def run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         """Apply the rule inside a capture."""
@@ -271,13 +278,9 @@ class _Same:
 _families: dict[Any, Family] = {}
 
 
-def make_spec(rule: Rule, given: Mapping[str, Any]) -> Spec:
+def make_spec(rule: Rule, params: Mapping[str, Any] | None = None) -> Spec:
     """Check params against the rule's signature and return the Spec."""
-    if not isinstance(given, Mapping):
-        raise RuleTypeError(
-            f"params of rule {rule.name!r} are a dict, such as {{'width': 1.0}}, "
-            f"got {type(given).__name__} {given!r:.40}"
-        )
+    given = read_params(params)
     signature = rule.signature
     rule._check_names(given, signature)
     values = {**_values(rule, signature, given), **rule.bound}

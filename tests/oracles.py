@@ -118,7 +118,7 @@ class Exact:
         return Exact(value, error, np.fmax(largest, np.abs(value)), self.dtype)
 
     def apply(self, function: Callable[[Array], Array], ulps: float = KERNEL_ULPS) -> Exact:
-        """A function of one operand; its error is what it does at the ends of the operand's interval."""
+        """A function of one operand; its error is what it does at the ends of the interval."""
         value = function(self.value)
         ends = [function(self.value + sign * self.error) - value for sign in (-1, 1)]
         error = np.where(self.error > 0, np.maximum(np.abs(ends[0]), np.abs(ends[1])), 0.0)
@@ -205,10 +205,11 @@ def sigmoid(x: Exact) -> Exact:
     return x.apply(special.expit)
 
 
-# --- the activations and their derivatives ---------------------------------------------------------
+def square(x: Exact) -> Exact:
+    return x * x
 
-Formula = Callable[[Exact], Exact]
-FORWARDS: dict[str, Formula] = {
+
+FORWARDS: dict[str, Callable[[Exact], Exact]] = {
     "Linear": lambda x: x,
     "ReLU": lambda x: maximum(x, 0.0),
     "ReLU6": lambda x: minimum(maximum(x, 0.0), 6.0),
@@ -221,13 +222,13 @@ FORWARDS: dict[str, Formula] = {
     "Softplus": lambda x: maximum(x, 0.0) + (-abs(x)).apply(np.exp).apply(np.log1p),
     "Heaviside": lambda x: where(x > 0, 1.0, 0.0),
 }
-DERIVATIVES: dict[str, Formula] = {
+DERIVATIVES: dict[str, Callable[[Exact], Exact]] = {
     "Linear": lambda x: x - x + 1.0,
     "ReLU": FORWARDS["Heaviside"],
     "ReLU6": lambda x: where((x > 0) & (x < 6), 1.0, 0.0),
     "LeakyReLU": lambda x: where(x > 0, 1.0, 0.01),
     "ELU": lambda x: where(x > 0, 1.0, x.apply(np.exp)),
-    "Tanh": lambda x: 1.0 - x.apply(np.tanh) * x.apply(np.tanh),
+    "Tanh": lambda x: 1.0 - square(x.apply(np.tanh)),
     "Logistic": lambda x: sigmoid(x) * (1.0 - sigmoid(x)),
     "SiLU": lambda x: sigmoid(x) * (1.0 + x * (1.0 - sigmoid(x))),
     "GELU": lambda x: (
@@ -261,9 +262,9 @@ class Draws:
         half_step = 2.0**-53 if wide == FLOAT64 else 2.0**-24
         u = uniform(self.key, self.like.size, wide).astype(np.float64)
         value = 2**0.5 * special.erfinv((2 * u - 1) + half_step).reshape(self.like.shape)
-        ulps = 16 if wide == FLOAT64 else 90
-        error = ulps * float(finfo(wide).eps) * np.abs(value)
-        return Exact(value, error, ulps * np.abs(value), self.like.dtype).apply(np.positive, 1)
+        off = np.abs(value) * (16 if wide == FLOAT64 else 90)
+        draw = Exact(value, off * float(finfo(wide).eps), off, self.like.dtype)
+        return draw.apply(np.positive, 1)
 
 
 def jam(g: Exact, draws: Draws, inside: Exact | None) -> Exact:
@@ -271,8 +272,7 @@ def jam(g: Exact, draws: Draws, inside: Exact | None) -> Exact:
     return g * (u if inside is None else where(inside, u, 0.0))
 
 
-RuleFormula = Callable[..., Exact]
-RULES: dict[str, RuleFormula] = {
+RULES: dict[str, Callable[..., Exact]] = {
     "d(Linear)": lambda g, x, draws: g,
     "straight_through": lambda g, x, draws: g,
     "d(ReLU)": lambda g, x, draws: g * (x > 0),
@@ -280,18 +280,16 @@ RULES: dict[str, RuleFormula] = {
     "clipped_straight_through": lambda g, x, draws, clip=1.0: g * (abs(x) <= clip),
     "triangular": lambda g, x, draws, width=1.0: g * maximum(1.0 - abs(x) / max(width, 1e-6), 0.0),
     "arctan": lambda g, x, draws, alpha=2.0: (
-        g * (alpha / 2 / (1.0 + (x * (np.pi * alpha / 2)) * (x * (np.pi * alpha / 2))))
+        g * (alpha / 2 / (1.0 + square(x * (np.pi * alpha / 2))))
     ),
-    "fast_sigmoid": lambda g, x, draws, slope=25.0: (
-        g / ((1.0 + slope * abs(x)) * (1.0 + slope * abs(x)))
-    ),
+    "fast_sigmoid": lambda g, x, draws, slope=25.0: g / square(1.0 + slope * abs(x)),
     "sigmoid_surrogate": lambda g, x, draws, alpha=4.0: (
-        g * (alpha * (sigmoid(alpha * x) * sigmoid(-(alpha * x))))
+        g * (alpha * (sigmoid(alpha * x) * sigmoid(-alpha * x)))
     ),
     "scale": lambda g, x, draws, s=1.0: g * s,
     "gradient_reversal": lambda g, x, draws, alpha=1.0: -alpha * g,
     "clip_norm": lambda g, x, draws, max_norm=1.0, eps=1e-12: (
-        g * minimum(max_norm / maximum((g * g).sum().apply(np.sqrt), eps), 1.0)
+        g * minimum(max_norm / maximum(square(g).sum().apply(np.sqrt), eps), 1.0)
     ),
     "centralize": lambda g, x, draws, dim=-1, keepdim=True: (
         g - g.sum(axis=dim, keepdims=True) / (g.value.shape[dim] if g.value.ndim else 1)
@@ -301,6 +299,9 @@ RULES: dict[str, RuleFormula] = {
     "positive_jam": lambda g, x, draws: jam(g, draws, x >= 0),
     "rectangular_jam": lambda g, x, draws, a=-5.0, b=5.0: jam(g, draws, (x >= a) & (x <= b)),
 }
+
+
+LIBRARY = tuple(sorted(RULES))  # not xg.rules(): other tests register their own
 
 
 # --- the generator, in Python integers ----------------------------------------------------------------
@@ -336,11 +337,8 @@ def uniform(key: tuple[int, int], size: int, dtype: Any) -> Array:
     return (np.array(bits, np.float64) * 2.0**-kept).astype(dtype)
 
 
-# --- inputs ------------------------------------------------------------------------------------------
-
-
 def edge_values(dtype: Any, *thresholds: float) -> Array:
-    """Signed zeros, infinities, NaN, the ends of the range, and both neighbors of every threshold."""
+    """Signed zeros, infinities, NaN, the ends of the range, thresholds and both their neighbors."""
     info = finfo(dtype)
     tiny, top = float(info.smallest_normal), float(info.max)
     values = [
@@ -375,9 +373,6 @@ def spread(shape: Any, dtype: Any, seed: int = 0, width: float = 2.0) -> Array:
     return (np.random.default_rng(seed).normal(size=shape) * width).astype(dtype)
 
 
-# --- comparison --------------------------------------------------------------------------------------
-
-
 def assert_same_numbers(
     actual: Array, expected: Exact, what: str, within_design: bool = True
 ) -> None:
@@ -397,8 +392,7 @@ def assert_same_numbers(
     with np.errstate(all="ignore"):
         wrong = ~(same | (np.abs(got - want) <= limit) | np.isinf(limit))
     if np.any(wrong):
-        rows = [
-            f"{i}: {got[i]!r}, expected {want[i]!r} +- {np.broadcast_to(limit, got.shape)[i]:.3g}"
-            for i in map(tuple, np.argwhere(wrong)[:5])
-        ]
+        bound = np.broadcast_to(limit, got.shape)
+        where_ = [tuple(map(int, index)) for index in np.argwhere(wrong)[:5]]
+        rows = [f"{i}: {got[i]}, expected {want[i]} +- {bound[i]:.3g}" for i in where_]
         raise AssertionError(f"{what}: {wrong.sum()} of {wrong.size} differ\n" + "\n".join(rows))

@@ -251,13 +251,18 @@ def test_control_flow_keeps_no_rule(step: Any, transform: str) -> None:
         if transform == "cond":
             return jax.lax.cond(x.sum() < 100.0, step, jnp.ones_like, x)
         if transform == "while_loop":  # forward mode only: no gradient goes through it
-            return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, step(c[1])), (0, x))[1]
+            return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, step(c[1])), (0, x))[
+                1
+            ]
         return jax.lax.map(step, x) if transform == "map" else jax.checkpoint(step)(x)
 
     if transform == "while_loop":
         np.testing.assert_array_equal(jax.jit(through)(X), X > 0)
         return
-    for compiled in (Compiled(through), lambda: np.asarray(jax.grad(lambda x: through(x).sum())(X))):
+    for compiled in (
+        Compiled(through),
+        lambda: np.asarray(jax.grad(lambda x: through(x).sum())(X)),
+    ):
         np.testing.assert_array_equal(compiled(), np.zeros_like(X))
         with xg.use("triangular"):
             np.testing.assert_allclose(compiled(), triangle(X), rtol=1e-6)
@@ -364,3 +369,19 @@ def test_rule_put_in_force_before_jax_is_imported_is_refused_and_not_kept() -> N
             assert float(f(0.25)) == 0.75
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_options_of_xg_jit_are_handed_on() -> None:
+    import jax.numpy as jnp
+
+    act = xg.activation("Linear")
+
+    def power(x: Tensor, n: int, negate: bool = False) -> Tensor:
+        for _ in range(n):
+            x = act(x) * 2.0
+        return -x if negate else x
+
+    for options in ({"static_argnums": (1, 2)}, {"static_argnames": ("n", "negate")}):
+        fn = xg.jit(power, **options)
+        np.testing.assert_array_equal(fn(jnp.asarray(X), 3), X * 8)
+        np.testing.assert_array_equal(fn(jnp.asarray(X), n=2, negate=True), X * -4)

@@ -342,6 +342,19 @@ def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
         torch.autograd.grad(grad.sum(), x)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_program_has_no_gradient_rather_than_the_forwards_own(strict: bool) -> None:
+    import torch
+
+    model = torch.nn.Sequential(xg.Activation("Tanh"))
+    x = torch.tensor(X)
+    with xg.use("triangular"):
+        exported = torch.export.export(model, (x,), strict=strict).module()
+    np.testing.assert_allclose(exported(x), np.tanh(X), rtol=1e-6)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient(exported)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_default_compiler_draws_and_masks_as_eager_code_does() -> None:
     import torch
@@ -353,3 +366,28 @@ def test_default_compiler_draws_and_masks_as_eager_code_does() -> None:
         got = gradient(f)
     with xg.use("rectangular_jam", {"a": -1.0}, key=3):
         np.testing.assert_array_equal(got, gradient(act))
+    g = xg.jit(act)
+    for key in (1, 2):
+        with xg.use("rectangular_jam", {"a": -float(key)}, key=key):
+            got = [gradient(g), gradient(g)]
+        with xg.use("rectangular_jam", {"a": -float(key)}, key=key):
+            np.testing.assert_array_equal(got, [gradient(act), gradient(act)])
+
+
+def test_options_of_xg_jit_are_handed_on() -> None:
+    import torch
+
+    seen = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(len(inputs))
+        return graph.forward
+
+    def breaks(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return xg.activation("Linear")(x)
+
+    xg.jit(xg.Activation("Linear"), backend=backend)(torch.tensor(X))
+    assert len(seen) == 1
+    with pytest.raises(RuntimeError, match="graph_break"):
+        xg.jit(breaks, backend=backend, fullgraph=True)(torch.tensor(X))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -264,13 +262,13 @@ def test_interleaved_tasks_each_keep_their_rule(backend: Any) -> None:
             for _ in range(3):
                 await asyncio.sleep(0)
                 grads += [traced.gradient(), backend.vjp(act, X, np.ones_like(X))[1]]
-        return grads
+            return [*grads, await asyncio.to_thread(traced.gradient)]
 
     async def gather() -> list[list[Array]]:
         return await asyncio.gather(*(run(s) for s in (2.0, 3.0, 5.0)))
 
     for s, grads in zip((2.0, 3.0, 5.0), asyncio.run(gather()), strict=True):
-        np.testing.assert_array_equal(grads, np.full((6, *X.shape), s))
+        np.testing.assert_array_equal(grads, np.full((7, *X.shape), s))
     np.testing.assert_array_equal(traced.gradient(), np.ones_like(X))
 
 
@@ -360,23 +358,6 @@ def test_unknown_framework_and_what_is_no_function_are_refused_at_once() -> None
         xg.jit(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.needs("jax")
-def test_options_of_jax_are_handed_on() -> None:
-    import jax.numpy as jnp
-
-    act = xg.activation("Linear")
-
-    def power(x: Tensor, n: int, negate: bool = False) -> Tensor:
-        for _ in range(n):
-            x = act(x) * 2.0
-        return -x if negate else x
-
-    for options in ({"static_argnums": (1, 2)}, {"static_argnames": ("n", "negate")}):
-        fn = xg.jit(power, **options)
-        np.testing.assert_array_equal(fn(jnp.asarray(X), 3), X * 8)
-        np.testing.assert_array_equal(fn(jnp.asarray(X), n=2, negate=True), X * -4)
-
-
 @pytest.mark.needs("tensorflow")
 def test_options_of_tensorflow_are_handed_on() -> None:
     import tensorflow as tf
@@ -403,29 +384,3 @@ def test_options_of_tensorflow_are_handed_on() -> None:
             assert traces == [tf.TensorShape([None])] * 2
     with pytest.raises(Exception, match=r"bool|autograph"):
         xg.jit(halve, autograph=False)(tf.constant([2.0]))
-
-
-@pytest.mark.needs("torch")
-def test_options_of_torch_are_handed_on() -> None:
-    import torch
-
-    seen = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        seen.append(len(inputs))
-        return graph.forward
-
-    def breaks(x: Tensor) -> Tensor:
-        torch._dynamo.graph_break()
-        return xg.activation("Linear")(x)
-
-    xg.jit(xg.Activation("Linear"), backend=backend)(torch.tensor(X))
-    assert len(seen) == 1
-    with pytest.raises(RuntimeError, match="graph_break"):
-        xg.jit(breaks, backend=backend, fullgraph=True)(torch.tensor(X))
-
-
-def test_importing_it_loads_no_framework() -> None:
-    script = "import sys, multigrad; multigrad.jit; print({'torch', 'jax', 'tensorflow'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -221,7 +221,7 @@ REDUCTIONS: dict[str, Callable[..., Wide]] = {
 }  # fmt: skip
 AXES: dict[tuple[int, ...], tuple[Any, ...]] = {
     (): (None, -1),
-    (2, 3, 4): (None, 1, -1, (0, 2), (-1, -2)),
+    (2, 3, 4): (None, None, 1, -1, -1, (0, 2), (-1, -2)),  # with and without keepdims in turn
     (2, 0, 3): (1,),
 }
 
@@ -239,7 +239,7 @@ def test_reductions_over_any_axes(backend: Any, name: str) -> None:
     for dtype in DTYPES:
         cases = [(spread(shape, dtype), axis) for shape in AXES for axis in AXES[shape]]
         cases += [(special_rows(dtype), -1)]
-        for (x, axis), keepdims in itertools.product(cases, (False, True)):
+        for (x, axis), keepdims in zip(cases, itertools.cycle((False, True)), strict=False):
             if x.size == 0 and name in ("max", "min"):
                 continue  # NumPy, torch and jax raise their own error, TensorFlow gives -inf
             actual = call(backend, name, x, axis=axis, keepdims=keepdims)

@@ -159,7 +159,7 @@ def test_forward_accumulator_within_a_graph_is_refused_and_not_the_forwards_own(
             y = act(x)
         return accumulator.jvp(y)
 
-    with xg.use("triangular"), pytest.raises(xg.GradientError, match="around the tf.function"):
+    with xg.use("triangular"), pytest.raises(xg.GradientError, match=r"around the tf\.function"):
         jvp(tf.constant(X), tf.ones_like(X))
     np.testing.assert_allclose(jvp(tf.constant(X), tf.ones_like(X)), 1 - np.tanh(X) ** 2, rtol=1e-4)
 

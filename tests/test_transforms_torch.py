@@ -155,7 +155,9 @@ def test_rule_that_runs_as_it_is_works_under_torch_func() -> None:
     try:
         for forward in ("Linear", "Heaviside"):
             act = xg.activation(forward, rule)
-            np.testing.assert_array_equal(grad(lambda x, act=act: act(x).sum())(torch.tensor(X)), 2 * X)
+            np.testing.assert_array_equal(
+                grad(lambda x, act=act: act(x).sum())(torch.tensor(X)), 2 * X
+            )
             np.testing.assert_array_equal(vmap(grad(act))(torch.tensor(X)), 2 * X)
     finally:
         xg.unregister("test as it is")
@@ -262,3 +264,23 @@ def test_saved_tensor_hooks_see_what_the_rule_keeps() -> None:
     assert packed == [X.shape]  # straight_through keeps nothing
     with torch.autograd.graph.save_on_cpu(), xg.use("triangular"):
         np.testing.assert_allclose(gradient(act), triangle(X), rtol=1e-6)
+
+
+def test_functional_vjp_and_jvp_are_under_the_rule_given() -> None:
+    import torch
+
+    from multigrad.functional import jvp, vjp
+
+    act = xg.activation("Tanh")
+    x, v = torch.tensor(X), torch.tensor(X[::-1].copy())
+    y, pullback = vjp(act, x, rule="triangular", params={"width": 1.5})
+    np.testing.assert_allclose(y.detach(), np.tanh(X), rtol=1e-6)
+    for _ in range(2):
+        np.testing.assert_allclose(pullback(v), triangle(X, 1.5) * v.numpy(), rtol=1e-6)
+    tangent = jvp(act, x, v, rule="triangular", params={"width": 1.5})
+    np.testing.assert_allclose(tangent, triangle(X, 1.5) * v.numpy(), rtol=1e-6)
+    assert not x.requires_grad
+    with xg.use("scale", {"s": 3.0}):
+        np.testing.assert_allclose(jvp(act, x, v), 3.0 * v, rtol=1e-6)
+    np.testing.assert_allclose(jvp(act, x, v), (1 - torch.tanh(x) ** 2) * v, rtol=1e-5)
+    np.testing.assert_array_equal(jvp(xg.activation("Heaviside"), x, v), 0 * X)

@@ -30,6 +30,8 @@ def render(lowering: Lowering) -> str:
     unpack = f"    {kept} = residuals\n" if kept != "()" else ""
     cotangents = _tuple([lowering.grad_in, *(["None"] * len(lowering.params))])
     given = f"tin{lowering.arguments}"
+    # An eager pullback may be given NumPy's array, which has no device to draw on.
+    place = "    grad_out = asarray(grad_out)\n" if "key" in lowering.params else ""
     return f"""\
 @custom_vjp
 def {name}(tin{lowering.signature}):
@@ -41,7 +43,7 @@ def forward({given}):
 
 
 def backward(residuals, grad_out):
-{unpack}{b.indented(4)}    return {cotangents}
+{unpack}{place}{b.indented(4)}    return {cotangents}
 
 
 {name}.defvjp(forward, backward)
@@ -70,7 +72,11 @@ def _tuple(words: list[str]) -> str:
     return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
-NAMESPACE = {"custom_jvp": jax.custom_jvp, "custom_vjp": jax.custom_vjp}
+NAMESPACE = {
+    "asarray": jax.numpy.asarray,
+    "custom_jvp": jax.custom_jvp,
+    "custom_vjp": jax.custom_vjp,
+}
 
 
 def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:

@@ -29,7 +29,9 @@ from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, 
 from . import random
 
 Tensor = Any
-Entry = tuple[str, Any]  # a frame's token, and the graph in which its `use` was entered (None: eagerly)
+Entry = tuple[
+    str, Any
+]  # a frame's token, and the graph in which its `use` was entered (None: eagerly)
 ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
@@ -111,7 +113,7 @@ class FrameSpec(tf.TensorSpec):
                 f"{describe(found)} is in force{'' if epoch == self.epoch else ' (redefined)'}. Compile "
                 f"with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function"
             )
-        return super().cast(value, casting_context)
+        return tf.TensorSpec.cast(self, value, casting_context)
 
 
 def describe(token: str) -> str:
@@ -147,7 +149,9 @@ class _Compiled:
         options = dict(options)
         converted = _convert(fn) if options.pop("autograph", True) else fn
         if options.get("input_signature") is not None:
-            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in _as_tensors(hide(rules))]
+            specs = [
+                tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in _as_tensors(hide(rules))
+            ]
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
@@ -180,7 +184,9 @@ def _as_tensors(hidden: tuple[Hidden, Hidden]) -> list[Tensor]:
     tensors = []
     for rule in hidden:
         tensors += [
-            tf.constant(value, tf.float64) if isinstance(value, float) else tf.convert_to_tensor(value)
+            tf.constant(value, tf.float64)
+            if isinstance(value, float)
+            else tf.convert_to_tensor(value)
             for value in rule.values
         ]
         if rule.key is not None:

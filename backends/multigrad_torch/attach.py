@@ -28,7 +28,11 @@ def render(lowering: Lowering) -> str:
     save = "        ctx.save_for_backward(tin)\n" if lowering.saves else ""
     load = "        (tin,) = ctx.saved_tensors\n" if lowering.saves else ""
     nones = ", None" * len(lowering.params)
-    unpack = f"        tin{lowering.arguments} = inputs\n" if lowering.params else "        (tin,) = inputs\n"
+    unpack = (
+        f"        tin{lowering.arguments} = inputs\n"
+        if lowering.params
+        else "        (tin,) = inputs\n"
+    )
     # setup_context may not save an input that is returned as it is, but may save beside a view of it.
     output = "tin.view_as(tin)" if f.result == "tin" else f.result
     if lowering.tangent is not None:

@@ -129,9 +129,7 @@ def prepare(key: str, forward: str, token: str, epoch: str, ndim: int, dtype: to
         return f"{REFUSED}{type(error).__name__}: {error}"
 
 
-def find_call(
-    key: str, forward: str, token: str, rest: str, ndim: int, dtype: torch.dtype
-) -> str:
+def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: torch.dtype) -> str:
     """Return the name among CALLS, as `prepare`."""
     act = by_key.get(key) or Activation(forward)
     application = act.in_force()
@@ -142,7 +140,7 @@ def find_call(
             f"the rule was put in force before torch was imported, or in another asyncio task. "
             f"Import torch first, or compile with xg.jit"
         )
-    depends = f"{key} {token} {rest}"
+    depends = f"{key} {token} {rest} {torch.compiler.is_exporting()}"
     if not jitted and application is not None and application.counter is not None:
         # Each application draws its own numbers, so it gets a function of its own.
         depends += f" {next(_serial)}"
@@ -177,6 +175,9 @@ def make_call(
         if act.forward.differentiable:
             return as_call(plain(act.forward, backend))
         return emit_call(lower_derivative(act.forward, backend).native, [], {})
+    if torch.compiler.is_exporting():
+        # What is exported is ATen ops: rather no gradient than the forward's own in silence.
+        return as_call(without_gradient(plain(act.forward, backend)))
     spec = application.spec
     facts = {"ndim": ndim, "dtype": str(dtype).rsplit(".", 1)[-1]}
     lowered = find_lowered(spec.family, backend, act.forward, spec.values, facts)
@@ -200,7 +201,9 @@ def make_call(
     if lowered.lowering is None or "key" not in lowered.lowering.params:
         return emit_call(lowered.native, words, names)
     if application.counter is None:
-        return emit_call(lowered.native, [*words, "draw_key()"], {**names, "draw_key": random.draw_key})
+        return emit_call(
+            lowered.native, [*words, "draw_key()"], {**names, "draw_key": random.draw_key}
+        )
     if token.startswith((JIT, HIDDEN)):
         words.append("fold_in_from(hidden[1], hidden[2], n)")
         return emit_call(lowered.native, words, {**names, "fold_in_from": fold_in_from}, draws=True)
@@ -211,7 +214,18 @@ def make_call(
 
 def read_number(value: Tensor) -> float | None:
     """Return a tensor's number, by which its token is keyed; None under a torch.func transform."""
-    return None if torch._C._functorch.is_functorch_wrapped_tensor(value) else float(value)
+    if isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        return None
+    return float(value)
+
+
+def without_gradient(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a forward that no gradient passes."""
+
+    def call(tin: Tensor) -> Tensor:
+        return forward(tin.detach())
+
+    return call
 
 
 def as_call(function: Callable[[Tensor], Tensor]) -> Call:
@@ -235,7 +249,7 @@ def emit_call(native: Any, words: list[str], names: dict[str, Any], draws: bool 
         call.__module__ = __name__  # the graph's own code names what it calls by module
         call.__qualname__ = call.__name__ = f"{native.__name__}_{next(_serial)}"
         calls.append(call)
-    return Call(*calls, draws)
+    return Call(calls[0], calls[1], draws)
 
 
 @torch.library.custom_op("multigrad::fold_in_from", mutates_args=())
@@ -289,13 +303,15 @@ class Hidden:
 
     token: str
     exact: str
-    tensors: tuple[Tensor, Tensor, Tensor]  # the numbers, the key's words, the next application's number
+    tensors: tuple[
+        Tensor, Tensor, Tensor
+    ]  # the numbers, the key's words, the next application's number
 
 
 def hide(application: Application | None) -> Hidden:
     """Return the rule in force with its numbers and its key as tensors."""
     numbers: tuple[Any, ...] = ()
-    words, start, keyed = torch.zeros(2, dtype=torch.int64), 0, ""
+    words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
     token = exact = f"{JIT}-"
     if application is not None:
         if application.counter is not None:
@@ -305,8 +321,8 @@ def hide(application: Application | None) -> Hidden:
             numbers = application.spec.values
             token = f"{HIDDEN}{application.spec.family.id}{keyed}"
     # All in one tensor: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
-    packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
-    return Hidden(token, exact, (packed, words, torch.tensor(start)))
+    packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
+    return Hidden(token, exact, (packed, words, torch.tensor(start, device="cpu")))
 
 
 def has_static_numbers(application: Application) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -18,15 +19,30 @@ transforms_active = torch._C._are_functorch_transforms_active
 Axis = int | tuple[int, ...] | None
 
 
+def fitting(value: Any, dtype: Any) -> Any:
+    """A number as the dtype rounds it: torch refuses to clamp or fill float16 with one above its range."""
+    if dtype is not torch.float16 or isinstance(value, Tensor) or not abs(value) > 65504.0:
+        return value
+    return math.copysign(math.inf if abs(value) >= 65520.0 else 65504.0, value)
+
+
+def clamp_min(x: Tensor, value: Any) -> Tensor:
+    return torch.clamp_min(x, fitting(value, x.dtype))
+
+
+def clamp_max(x: Tensor, value: Any) -> Tensor:
+    return torch.clamp_max(x, fitting(value, x.dtype))
+
+
 def maximum(a: Any, b: Any) -> Tensor:
     if not isinstance(b, Tensor):
-        return torch.clamp(a, min=b)
+        return clamp_min(a, b)
     return torch.maximum(a, b) if isinstance(a, Tensor) and _alike(a, b) else _between(a, b, True)
 
 
 def minimum(a: Any, b: Any) -> Tensor:
     if not isinstance(b, Tensor):
-        return torch.clamp(a, max=b)
+        return clamp_max(a, b)
     return torch.minimum(a, b) if isinstance(a, Tensor) and _alike(a, b) else _between(a, b, False)
 
 
@@ -37,7 +53,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 def _between(a: Any, b: Tensor, larger: bool) -> Tensor:
     """The larger or smaller where one side is a number or a 0-d tensor of another dtype or device."""
     if not isinstance(a, Tensor):
-        return torch.clamp(b, min=a) if larger else torch.clamp(b, max=a)
+        return clamp_min(b, a) if larger else clamp_max(b, a)
     tensor, scalar = (a, b) if b.ndim == 0 else (b, a)
     scalar = scalar.to(tensor)
     return torch.maximum(tensor, scalar) if larger else torch.minimum(tensor, scalar)
@@ -55,7 +71,7 @@ def sign(x: Tensor) -> Tensor:
 def clip(x: Tensor, min: Any, max: Any) -> Tensor:
     if isinstance(min, Tensor) or isinstance(max, Tensor) or not isinstance(x, Tensor):
         return minimum(maximum(x, min), max)
-    return torch.clamp(x, min, max)
+    return torch.clamp(x, fitting(min, x.dtype), fitting(max, x.dtype))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
@@ -71,7 +87,7 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     if isinstance(value, Tensor):
         return value.to(device=x.device, dtype=dtype or x.dtype).expand(x.shape)
-    return torch.full_like(x, value, dtype=dtype)
+    return torch.full_like(x, fitting(value, dtype or x.dtype), dtype=dtype)
 
 
 def _dims(x: Tensor, axis: Axis) -> tuple[int, ...]:
@@ -240,10 +256,10 @@ UNSUPPORTED: dict[Op, str] = {}
 # Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does not.
 SCALAR_LEFT: dict[Op, Callable[..., Any]] = {
     ops.SUB: torch.rsub,
-    ops.MAXIMUM: torch.clamp_min,
-    ops.MINIMUM: torch.clamp_max,
+    ops.MAXIMUM: clamp_min,
+    ops.MINIMUM: clamp_max,
 }
 SCALAR_RIGHT: dict[Op, Callable[..., Any]] = {
-    ops.MAXIMUM: torch.clamp_min,
-    ops.MINIMUM: torch.clamp_max,
+    ops.MAXIMUM: clamp_min,
+    ops.MINIMUM: clamp_max,
 }

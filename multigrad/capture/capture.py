@@ -10,7 +10,7 @@ from ..ir import ops
 from ..ir.graph import Graph, Location, Node
 from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant
-from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, UNKNOWN, T
+from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, ROW, UNKNOWN, T
 from . import numpy as _numpy_dialect
 from .dialect import dialect_of
 from .substitute import plain_function, substitute
@@ -154,8 +154,8 @@ def _check_result(trace: Trace, result: Any) -> Value:
         )
     if type_.shape not in (INPUT_SHAPE, UNKNOWN):
         raise GradientError(
-            f"rule {name!r} returned shape {type_} instead of tin's; "
-            f"use keepdims=True and combine with grad_out"
+            f"rule {name!r} returned {_describe(type_.shape)}; expected tin's shape. "
+            f"Use keepdims=True and combine with grad_out"
         )
     if type_.dtype == BOOL:
         raise GradientError(
@@ -170,6 +170,15 @@ def _check_result(trace: Trace, result: Any) -> Value:
                 f"cast it back with .to(grad_out.dtype)"
             )
     return result
+
+
+def _describe(shape: Any) -> str:
+    """Return a shape that is not the input's, in words."""
+    if shape == ROW:
+        return "one number"
+    _, axis, keepdims = shape
+    kept = "with 1 for" if keepdims else "without"
+    return f"tin's shape {kept} {'all axes' if axis is None else f'axis {axis}'}"
 
 
 def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:

@@ -53,7 +53,7 @@ class Signature:
         return {name: value for name, value in values.items() if self.takes(name)}
 
 
-def read_signature(name: str, function: Callable[..., Any]) -> Signature:
+def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
     """Read and check `fn(ctx, grad_out, tin, **params)`.
 
     Raises:
@@ -149,6 +149,21 @@ NOUNS = {
 def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
     given = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
     return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {given}")
+
+
+def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the params given to a rule as a dict of their own.
+
+    Raises:
+        RuleTypeError: they are no mapping of names to values.
+    """
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping) or any(not isinstance(name, str) for name in params):
+        raise RuleTypeError(
+            f"params are a dict, such as {{'width': 1.0}}, got {type(params).__name__} {params!r:.40}"
+        )
+    return dict(params)
 
 
 def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:

@@ -60,9 +60,7 @@ def op(
     random: bool = False,
 ) -> Op:
     """Declare a row and return it."""
-    row = Op(
-        name, tuple(args.split()), attrs, coerce, result, numpy, vjp, doc, symbol, random
-    )
+    row = Op(name, tuple(args.split()), attrs, coerce, result, numpy, vjp, doc, symbol, random)
     OPS[name] = row
     return row
 
@@ -264,7 +262,9 @@ MAX = reduction("max", meaning.max_, pullbacks.extreme, "The largest; NaN propag
 MIN = reduction("min", meaning.min_, pullbacks.extreme, "The smallest; NaN propagates.")
 ANY = reduction("any", meaning.any_, pullbacks.zero, "At least one.", coerce="bool")
 ALL = reduction("all", meaning.all_, pullbacks.zero, "Every one.", coerce="bool")
-NORM = reduction("norm", meaning.norm, pullbacks.norm, "The Euclidean norm; inf where squares overflow.")
+NORM = reduction(
+    "norm", meaning.norm, pullbacks.norm, "The Euclidean norm; inf where squares overflow."
+)
 VAR = reduction("var", meaning.var, pullbacks.var, "Variance; divides by n - correction.", "correction")  # fmt: skip  # noqa: E501
 STD = reduction("std", meaning.std, pullbacks.std, "Standard deviation, as var.", "correction")
 

@@ -1,7 +1,10 @@
 """multigrad in Keras 3: the layer `Activation`, on whichever backend Keras runs.
 
-Importing this room imports Keras and registers the layer at once, so that `keras.saving.load_model` finds it.
+Importing this room imports Keras and registers the layer at once, so that loading a model finds it.
 """
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def explain_nameless(rule: Rule) -> str:
         )
     word = rule.name if rule.name.isidentifier() else "my_rule"
     return (
-        f"rule {rule.name!r} cannot be saved: a config holds rules by name, and this function has none. "
-        f"Register it: write @xg.register({word!r}) over it"
+        f"rule {rule.name!r} cannot be saved: a config holds rules by name, and this function has "
+        f"none. Register it: write @xg.register({word!r}) over it"
     )
 
 
@@ -111,7 +111,8 @@ def _read_rule(data: RuleData) -> str | Rule:
         rule = compose(*[_read_rule(part) for part in data["compose"]])
     else:
         raise RuleTypeError(
-            f"a saved rule is a name, {{'name': ..., 'params': ...}} or {{'compose': [...]}}, got {data!r}"
+            f"a saved rule is a name, {{'name': ..., 'params': ...}} or {{'compose': [...]}}, "
+            f"got {data!r}"
         )
     params = read_params(data.get("params"))
     return rule.with_params(**params) if params else rule

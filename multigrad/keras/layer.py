@@ -1,8 +1,12 @@
 """`multigrad.keras.Activation`: the activation as a Keras 3 layer.
 
-The layer hands the native tensors of Keras's backend to the core's `Activation`. What it adds is Keras's: a config
-in which the rule is data, and a state for random draws where the framework has no generator.
+The layer hands the native tensors of Keras's backend to the core's `Activation`. What it adds is
+Keras's: a config in which the rule is data, and a state for random draws where the framework has no
+generator.
 """
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -35,18 +39,19 @@ class Activation(keras.layers.Layer):
         ...     keras.layers.Dense(10),
         ... ])
 
-    A layer without a rule follows `xg.use` around `fit` or `train_on_batch`. A train step that Keras has compiled
-    follows a change on torch and jax; on TensorFlow it raises StaleTraceError until
-    `model.make_train_function(force=True)` or `model.compile(...)` makes a new one.
+    A layer without a rule follows `xg.use` around `fit` or `train_on_batch`. A train step that
+    Keras has compiled follows a change on torch and jax; on TensorFlow it raises StaleTraceError
+    until `model.make_train_function(force=True)` or `model.compile(...)` makes a new one.
 
-    A random rule draws new numbers in each step. Under `xg.use(..., key=...)` a compiled step repeats the draws
-    with which it was traced.
+    A random rule draws new numbers in each step. Under `xg.use(..., key=...)` a compiled step
+    repeats the draws with which it was traced.
 
     Args:
-        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or Heaviside, in
-            any case.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it the true
-            derivative acts (zero for Heaviside). To be saved, the rule or its parts must be registered.
+        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
+            Heaviside, in any case.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+            the true derivative acts (zero for Heaviside). To be saved, the rule or its parts must
+            be registered.
         params: values for the rule's params.
         **options: Keras's own, such as `name` and `dtype`.
 
@@ -93,9 +98,10 @@ class Activation(keras.layers.Layer):
 
     def _explain_fixed(self, attribute: str) -> str:
         return (
-            f"{self.name}.{attribute} is fixed, because a compiled train step would not see it change. "
-            f"Make a new layer, multigrad.keras.Activation({self.forward_name!r}, rule=..., params=...), and build "
-            f"the model with it; or make the layer without a rule and train inside `with xg.use(...)`"
+            f"{self.name}.{attribute} is fixed, because a compiled train step would not see it "
+            f"change. Make a new layer, multigrad.keras.Activation({self.forward_name!r}, "
+            f"rule=..., params=...), and build the model with it; or make the layer without a rule "
+            f"and train inside `with xg.use(...)`"
         )
 
     def call(self, inputs: Tensor) -> Tensor:

@@ -1,8 +1,12 @@
 """What the layer must know about the trace it is called in.
 
-Keras calls a model symbolically, to learn shapes, before it is trained, and it compiles `evaluate` and `predict`
-beside the train step. No gradient is taken in either, so no rule acts there, and none may go stale.
+Keras calls a model symbolically, to learn shapes, before it is trained, and it compiles `evaluate`
+and `predict` beside the train step. No gradient is taken in either, so no rule acts there, and none
+may go stale.
 """
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ def run_forward(forward: Forward, x: Tensor) -> Tensor:
 def is_inference_trace() -> bool:
     """Return whether `evaluate` or `predict` is being traced by TensorFlow.
 
-    A trace of TensorFlow's would be bound to the rule in force although no gradient is taken. jax and torch
+    Its trace would be bound to the rule in force although no gradient is taken. jax and torch
     retrace by themselves.
     """
     import tensorflow as tf
@@ -52,17 +56,18 @@ def is_tape_active() -> bool:
 
 def is_inside_step(names: tuple[str, ...]) -> bool:
     """Return whether a method of a model of one of these names is running."""
-    # The steps take no argument that would tell them apart: `training=False` is also what users pass.
+    # No argument would tell: `training=False` is also what users pass in functions of their own.
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name in names and isinstance(frame.f_locals.get("self"), keras.Model):
+        is_step = frame.f_code.co_name in names
+        if is_step and isinstance(frame.f_locals.get("self"), keras.Model):
             return True
         frame = frame.f_back
     return False
 
 
 def run_inference(forward: Forward, x: Tensor) -> Tensor:
-    """Return the activation of x in a trace from which gradients are refused, because no rule was kept."""
+    """Return the activation of x in a trace that refuses gradients, because it knows no rule."""
     import tensorflow as tf
 
     @tf.custom_gradient
@@ -75,6 +80,6 @@ def run_inference(forward: Forward, x: Tensor) -> Tensor:
 def refuse_gradient(grad_out: Tensor) -> Tensor:
     """Raise: the trace was made for `evaluate` or `predict`."""
     raise StaleTraceError(
-        "a gradient is taken through a test_step or predict_step that was traced without a GradientTape, so "
-        "under no rule: take it inside the step, or call the model itself"
+        "a gradient is taken through a test_step or predict_step that was traced without a "
+        "GradientTape, so under no rule: take it inside the step, or call the model itself"
     )

@@ -34,6 +34,7 @@ def clip_norm(
 ) -> Tensor:
     """grad_out * min(1, max_norm / max(norm, eps)), with the Euclidean norm of the whole tensor.
 
+    Where the norm is above the range (65504 in float16, squares above 3e38 in float32), the result is zero.
     Under `vmap` the norm is per example; on a sharded axis it is what the framework says (global under jax's
     automatic sharding, per shard in `shard_map` and data-parallel torch). Source: "clip_norm" of FreeGrad.
     """

@@ -1,7 +1,7 @@
 """The Keras tests run on one backend, the one that KERAS_BACKEND names: Keras fixes it at import.
 
-`network` is a problem small enough for NumPy: Dense, activation, Dense, mean squared error, SGD. Its `step`
-is the oracle, in float64, with the surrogate's derivative written by hand.
+`network` is a problem small enough for NumPy: Dense, activation, Dense, mean squared error, SGD.
+Its `step` is the oracle, in float64, with the derivative of the spikes written by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if "KERAS_BACKEND" not in os.environ:
     if installed:
         os.environ["KERAS_BACKEND"] = installed[0]
 
-# What `compile` may ask for. Keras's own choice is to compile on jax, to trace on TensorFlow, neither on torch.
+# What `compile` may ask for. Keras's own choice is jax.jit, tf.function without XLA, eager torch.
 MODES: dict[str, dict[str, Any]] = {
     "auto": {},
     "jit_compile": {"jit_compile": True},
@@ -94,7 +94,7 @@ class Network:
         return model
 
     def step(self, derivative: Callable[[Array], Array]) -> list[Array]:
-        """Give the weights after one step on all the data, the step function's derivative replaced."""
+        """Give the weights after one step on all the data, with this derivative of the spikes."""
         x, y, a, b, c, d = (w.astype(np.float64) for w in (self.x, self.y, *self.weights))
         hidden = x @ a + b
         spikes = (hidden > 0).astype(np.float64)
@@ -181,12 +181,14 @@ def is_fixed(mode: dict[str, Any]) -> bool:
 
 @pytest.fixture(autouse=True)
 def compile_without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let torch.compile trace everything and generate no C++: no compiler is needed, and it is fast."""
+    """Let torch.compile trace everything but generate no C++, for which a compiler is needed."""
     if os.environ.get("KERAS_BACKEND") == "torch" and find_spec("torch"):
         import torch
 
         traced = functools.partial(torch.compile, backend="aot_eager")
         monkeypatch.setattr(torch, "compile", traced)
+        # Dynamo gives up on code that it has compiled eight times, and every test compiles Keras's.
+        torch.compiler.reset()
     yield
 
 

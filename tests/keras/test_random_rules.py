@@ -13,7 +13,7 @@ import multigrad as xg
 
 pytestmark = pytest.mark.needs("keras")
 
-# jax.random.uniform(jax.random.fold_in(jax.random.key(7), n), (1, 6)), by jax 0.10.2, for n = 0, 1, 2.
+# jax.random.uniform(jax.random.fold_in(jax.random.key(7), n), (1, 6)), n = 0, 1, 2, by jax 0.10.2.
 FACTORS = np.array(
     [
         [0.86737049, 0.55631435, 0.30067706, 0.33249056, 0.99207819, 0.20568824],
@@ -24,7 +24,7 @@ FACTORS = np.array(
 
 
 class Step:
-    """One step on one row, through the identity: the gradient of the first bias is the rule's alone."""
+    """One step on one row through the identity: the first bias moves by the rule's gradient."""
 
     def __init__(self, network: Any) -> None:
         self.network = network
@@ -93,9 +93,9 @@ def test_two_layers_draw_different_numbers(xk: ModuleType) -> None:
 
 
 def test_a_key_gives_the_known_numbers_in_the_first_step(
-    xk: ModuleType, network: Any, step: Step, kind: str, mode: dict[str, Any]
+    xk: ModuleType, network: Any, step: Step, kind: str
 ) -> None:
-    model = network.build(xk.Activation("Linear"), kind, **mode)
+    model = network.build(xk.Activation("Linear"), kind)
     with xg.use("full_jam", key=7):
         np.testing.assert_allclose(step(model), FACTORS[0], rtol=1e-4)
 

@@ -1,4 +1,4 @@
-"""A rule that changes after Keras has compiled its train step is followed, or it is an error; never silence."""
+"""A rule that changes after Keras has compiled its train step is followed, or it is an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def use_or_not(rule: str | None, **options: Any) -> Any:
 
 
 def check_or_stale(network: Any, model: Any, derivative: Any, is_stale: bool) -> None:
-    """Check a step; where the compiled one is stale, expect the error, and weights that are untouched."""
+    """Check a step; where the compiled one is stale, expect the error and untouched weights."""
     if not is_stale:
         network.check(model, derivative)
         return
@@ -114,10 +114,8 @@ def test_evaluate_and_predict_run_under_any_rule(
         network.check(model, network.surrogates["triangular"])
 
 
-def test_validation_before_another_rule_does_not_fix_it(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
-) -> None:
-    model = network.build(xk.Activation("Heaviside"), **mode)
+def test_validation_before_another_rule_does_not_fix_it(xk: ModuleType, network: Any) -> None:
+    model = network.build(xk.Activation("Heaviside"))
     with xg.use("rectangular"):
         model.evaluate(network.x, network.y, verbose=0)
         model.predict(network.x, verbose=0)

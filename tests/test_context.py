@@ -1,0 +1,320 @@
+"""`use`: which rule is in force where, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.array([-1.0, -0.25, 0.25, 1.0], np.float32)
+SLOPE = np.ones_like(X)  # of the activation Linear, without a rule
+differentiating = pytest.mark.backends("torch", "jax", "tensorflow")
+
+
+def gradient(backend: Any, f: Callable[[Tensor], Tensor]) -> Array:
+    return backend.vjp(f, X, np.ones_like(X))[1]
+
+
+def scale(s: float, scope: Any = "all") -> xg.use:
+    return xg.use("scale", {"s": s}, scope)
+
+
+def factors() -> float:
+    """Return what the rule in force makes of the gradient 1, on NumPy."""
+    return float(xg.apply_to_gradients([np.ones(1)])[0][0])
+
+
+@differentiating
+def test_rule_is_in_force_inside_the_with_alone(backend: Any) -> None:
+    act = xg.activation("Linear")
+    np.testing.assert_array_equal(gradient(backend, act), SLOPE)
+    with scale(2.0):
+        np.testing.assert_array_equal(gradient(backend, act), 2 * SLOPE)
+    np.testing.assert_array_equal(gradient(backend, act), SLOPE)
+
+
+@differentiating
+def test_innermost_use_whose_scope_covers_a_place_wins_there(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    def found() -> tuple[float, float]:
+        grads = xg.apply_to_gradients({"w": backend.array(SLOPE)})
+        return gradient(backend, act)[0], backend.numpy(grads["w"])[0]
+
+    with scale(2.0):
+        assert found() == (2.0, 2.0)
+        with scale(3.0, "params"):
+            assert found() == (2.0, 3.0)
+            with scale(5.0, "activations"):
+                assert found() == (5.0, 3.0)
+                with scale(7.0, ("activations", "params")):
+                    assert found() == (7.0, 7.0)
+                assert found() == (5.0, 3.0)
+            with scale(11.0, ["all"]):
+                assert found() == (11.0, 11.0)
+            assert found() == (2.0, 3.0)
+    assert found() == (1.0, 1.0)
+
+
+@differentiating
+def test_rule_of_a_layer_wins_over_every_use(backend: Any) -> None:
+    own = xg.activation("Linear", rule="scale", params={"s": 4.0})
+    for scope in ("all", "activations", "params"):
+        with scale(2.0, scope):
+            np.testing.assert_array_equal(gradient(backend, own), 4 * SLOPE)
+
+
+@differentiating
+def test_plain_function_and_a_rule_object_can_be_put_in_force(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    def shifted(ctx: Any, grad_out: Tensor, tin: Tensor, by: float = 1.0) -> Tensor:
+        return grad_out + by * tin
+
+    with xg.use(shifted, {"by": 2.0}):
+        np.testing.assert_array_equal(gradient(backend, act), SLOPE + 2 * X)
+    with xg.use(xg.get("scale").with_params(s=3.0)):
+        np.testing.assert_array_equal(gradient(backend, act), 3 * SLOPE)
+    with xg.use(xg.compose("scale", shifted), {"s": 2.0, "by": 1.0}):
+        np.testing.assert_array_equal(gradient(backend, act), 2 * SLOPE + X)
+
+
+@differentiating
+def test_rule_active_at_forward_is_used_even_if_backward_runs_later(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    def three(x: Tensor) -> Tensor:
+        y = act(x)
+        with scale(2.0):
+            z = act(x)
+            with scale(5.0):
+                return y + z * 10.0 + act(x) * 100.0
+
+    with scale(3.0, "params"):
+        np.testing.assert_array_equal(gradient(backend, three), 521 * SLOPE)
+
+
+@differentiating
+def test_decorated_function_runs_under_its_rule_each_time(backend: Any) -> None:
+    act = xg.activation("Linear")
+
+    @scale(2.0)
+    def doubled(x: Tensor, times: int = 1) -> Tensor:
+        """Say what it does."""
+        return doubled(act(x), times - 1) if times else x
+
+    assert (doubled.__name__, doubled.__doc__) == ("doubled", "Say what it does.")
+    with scale(3.0):
+        np.testing.assert_array_equal(gradient(backend, lambda x: doubled(x, 3)), 8 * SLOPE)
+        np.testing.assert_array_equal(gradient(backend, act), 3 * SLOPE)
+
+
+def test_exception_restores_what_was_in_force() -> None:
+    with scale(2.0):
+        with pytest.raises(ZeroDivisionError), scale(3.0):
+            1 / 0  # noqa: B018
+        assert factors() == 2.0
+        with pytest.raises(xg.RuleError), xg.use("triangluar"):
+            pass
+        assert factors() == 2.0
+    assert factors() == 1.0
+
+
+def test_use_object_is_entered_again_and_within_itself() -> None:
+    twice = scale(2.0)
+    for _ in range(2):
+        with twice, scale(3.0):
+            with twice:
+                assert factors() == 2.0
+            assert factors() == 3.0
+        assert factors() == 1.0
+
+
+def test_name_is_looked_up_at_each_entry() -> None:
+    later = xg.use("test of a name")
+    with pytest.raises(xg.RuleError, match="test of a name"), later:
+        pass
+    for s in (2.0, 3.0):
+        xg.register("test of a name", override=True)(
+            lambda ctx, grad_out, tin, s=s: grad_out * float(s)  # type: ignore[misc]
+        )
+        with later:
+            assert factors() == s
+    xg.unregister("test of a name")
+
+
+def test_threads_begin_without_a_rule_and_keep_their_own() -> None:
+    found: dict[float, float] = {}
+    barrier = threading.Barrier(3)
+
+    def run(s: float) -> None:
+        found[-s] = factors()
+        with scale(s):
+            barrier.wait()
+            found[s] = factors()
+            barrier.wait()
+
+    with scale(7.0):
+        threads = [threading.Thread(target=run, args=(s,)) for s in (2.0, 3.0, 5.0)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert factors() == 7.0
+    assert found == {2.0: 2.0, 3.0: 3.0, 5.0: 5.0, -2.0: 1.0, -3.0: 1.0, -5.0: 1.0}
+
+
+def test_use_object_shared_by_threads_and_tasks_is_entered_by_each() -> None:
+    shared = scale(2.0)
+    order = threading.Barrier(2)
+    found = []
+
+    def run(first: bool) -> None:
+        if not first:
+            order.wait()
+        with shared:
+            if first:
+                order.wait()
+            found.append(factors())
+            order.wait()
+        found.append(factors())
+
+    threads = [threading.Thread(target=run, args=(first,)) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [1.0, 1.0, 2.0, 2.0]
+
+    async def task(steps: int) -> float:
+        with shared:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            return factors()
+
+    async def both() -> list[float]:
+        return await asyncio.gather(task(1), task(3), task(2))
+
+    assert asyncio.run(both()) == [2.0, 2.0, 2.0]
+
+
+def test_interleaved_tasks_keep_their_own_rule_and_inherit_the_one_around_them() -> None:
+    async def task(s: float) -> list[float]:
+        found = [factors()]
+        with scale(s):
+            for _ in range(3):
+                await asyncio.sleep(0)
+                found.append(factors())
+        return [*found, factors()]
+
+    async def gather() -> list[list[float]]:
+        with scale(7.0):
+            return await asyncio.gather(*(task(s) for s in (2.0, 3.0)))
+
+    assert asyncio.run(gather()) == [[7.0, s, s, s, 7.0] for s in (2.0, 3.0)]
+    assert factors() == 1.0
+
+
+def test_decorated_coroutine_runs_under_its_rule() -> None:
+    @scale(2.0)
+    async def task() -> float:
+        await asyncio.sleep(0)
+        return factors()
+
+    async def gather() -> list[float]:
+        return [*await asyncio.gather(task(), task()), factors()]
+
+    assert asyncio.run(gather()) == [2.0, 2.0, 1.0]
+
+
+def test_generator_function_cannot_be_decorated_and_closes_its_own_use() -> None:
+    def steps() -> Iterator[float]:
+        with scale(2.0):
+            yield factors()
+            yield factors()
+
+    with pytest.raises(TypeError, match="inside of it"):
+        scale(3.0)(steps)
+    assert list(steps()) == [2.0, 2.0]
+    assert factors() == 1.0
+    suspended = steps()
+    with scale(3.0):
+        next(suspended)
+        with scale(5.0):
+            suspended.close()
+            assert factors() == 5.0
+        assert factors() == 3.0
+    assert factors() == 1.0
+
+
+def test_wrong_words_are_errors_that_say_what_to_type() -> None:
+    with pytest.raises(xg.RuleError, match="did you mean 'triangular'"), xg.use("triangluar"):
+        pass
+    with pytest.raises(xg.RuleError, match=r"'widht'.*'width'") as param:
+        xg.use("triangular", {"widht": 1.0}).__enter__()
+    with pytest.raises(xg.RuleError, match="did you mean 'params'") as word:
+        xg.use("scale", scope="parms")
+    with pytest.raises(xg.RuleError, match="empty"):
+        xg.use("scale", scope=())
+    with pytest.raises(xg.RuleError, match="needs a rule"), xg.use(None):  # type: ignore[arg-type]
+        pass
+    assert isinstance(param.value, TypeError)
+    assert isinstance(word.value, ValueError)
+    assert factors() == 1.0
+
+
+@pytest.mark.needs("torch")
+def test_param_that_waits_for_a_gradient_is_refused() -> None:
+    import torch
+
+    width = torch.tensor(1.0, requires_grad=True)
+    for given in ({"params": {"width": width}}, {"params": {"width": torch.nn.Parameter(width)}}):
+        with pytest.raises(xg.RuleError, match=r"width.*detach"), xg.use("triangular", **given):
+            pass
+    with xg.use("triangular", {"width": width.detach()}):
+        assert float(xg.activation("Heaviside")(torch.tensor(0.5))) == 1.0
+
+
+@differentiating
+def test_scalar_tensors_are_params(backend: Any) -> None:
+    act = xg.activation("Heaviside")
+    for width in (backend.array(np.array(2.0, np.float32)), np.float64(2.0), np.array(2.0), 2):
+        with xg.use("triangular", {"width": width}):
+            np.testing.assert_allclose(gradient(backend, act), 1 - np.abs(X) / 2, rtol=1e-6)
+    with pytest.raises(TypeError, match=r"one number|scalar"):
+        xg.use("triangular", {"width": backend.array(X)}).__enter__()
+
+
+@pytest.mark.needs("torch")
+def test_cost_of_a_call_is_flat_in_the_depth_of_nested_use() -> None:
+    import torch
+
+    act, x = xg.activation("Linear"), torch.ones(1, requires_grad=True)
+
+    def fastest() -> float:
+        times = []
+        for _ in range(50):
+            start = time.perf_counter()
+            for _ in range(20):
+                with scale(2.0):
+                    act(x)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    shallow = fastest()
+    with ExitStack() as stack:
+        for s in range(100):
+            stack.enter_context(scale(float(s)))
+        deep = fastest()
+    assert deep < 3 * shallow

@@ -1,0 +1,166 @@
+"""`xg.apply_to_gradients`: a rule on gradients that exist already, in a tree of any shape."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+Pair = collections.namedtuple("Pair", ["w", "b"])
+G = np.array([3.0, 4.0], np.float32)
+
+
+def test_every_leaf_of_a_nested_tree_is_transformed_and_none_stays_none(backend: Any) -> None:
+    g = backend.array(G)
+    tree = {"a": [g, None, (g,)], "b": Pair(w=g, b=None), "c": {}, "d": []}
+    got = xg.apply_to_gradients(tree, "scale", {"s": 2.0})
+    assert isinstance(got["b"], Pair)
+    assert isinstance(got["a"][2], tuple)
+    assert (got["a"][1], got["b"].b, got["c"], got["d"]) == (None, None, {}, [])
+    for leaf in (got["a"][0], got["a"][2][0], got["b"].w):
+        assert type(leaf) is type(g)
+        np.testing.assert_array_equal(backend.numpy(leaf), 2 * G)
+
+
+def test_bare_tensor_and_none_are_trees_too(backend: Any) -> None:
+    got = xg.apply_to_gradients(backend.array(G), "clip_norm")
+    np.testing.assert_allclose(backend.numpy(got), G / 5.0, rtol=1e-6)
+    assert xg.apply_to_gradients(None, "clip_norm") is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_leaves_keep_dtype_shape_and_order(backend: Any, dtype: str) -> None:
+    with backend.precision(dtype):
+        grads = [backend.array(np.full(shape, 2.0, dtype)) for shape in [(), (1,), (2, 3), (0, 4)]]
+        got = [backend.numpy(leaf) for leaf in xg.apply_to_gradients(grads, "scale", {"s": 0.5})]
+    assert [leaf.shape for leaf in got] == [(), (1,), (2, 3), (0, 4)]
+    assert {leaf.dtype.name for leaf in got} == {dtype}
+    for leaf in got:
+        np.testing.assert_array_equal(leaf, np.ones(leaf.shape))
+
+
+def test_given_gradients_are_not_changed(backend: Any) -> None:
+    g = backend.array(G)
+    grads = {"w": g}
+    xg.apply_to_gradients(grads, "gradient_reversal")
+    assert grads["w"] is g
+    np.testing.assert_array_equal(backend.numpy(g), G)
+
+
+@pytest.mark.parametrize("rule", ["rectangular", "triangular", "d(ReLU)", "straight_through"])
+def test_rules_of_an_input_pass_the_gradient_on_where_there_is_none(
+    backend: Any, rule: str
+) -> None:
+    got = xg.apply_to_gradients([backend.array(G)], rule)
+    np.testing.assert_array_equal(backend.numpy(got[0]), G)
+
+
+def test_norm_is_that_of_each_leaf(backend: Any) -> None:
+    got = xg.apply_to_gradients([backend.array(G), backend.array(G / 10)], "clip_norm")
+    np.testing.assert_allclose(backend.numpy(got[0]), G / 5, rtol=1e-6)
+    np.testing.assert_allclose(backend.numpy(got[1]), G / 10, rtol=1e-6)
+
+
+def test_without_a_rule_the_one_in_force_for_params_acts(backend: Any) -> None:
+    grads = [backend.array(G)]
+
+    def found() -> Array:
+        return backend.numpy(xg.apply_to_gradients(grads)[0])
+
+    np.testing.assert_array_equal(found(), G)
+    with xg.use("scale", {"s": 2.0}):
+        np.testing.assert_array_equal(found(), 2 * G)
+        with xg.use("scale", {"s": 5.0}, scope="activations"):
+            np.testing.assert_array_equal(found(), 2 * G)
+        with xg.use("scale", {"s": 3.0}, scope="params"):
+            np.testing.assert_array_equal(found(), 3 * G)
+            given = xg.apply_to_gradients(grads, "scale", {"s": 7.0})
+            np.testing.assert_array_equal(backend.numpy(given[0]), 7 * G)
+    with xg.use("scale", {"s": 5.0}, scope="activations"):
+        np.testing.assert_array_equal(found(), G)
+
+
+def test_rule_objects_functions_and_compositions_are_rules(backend: Any) -> None:
+    def reverse(ctx: Any, grad_out: Tensor, tin: Tensor | None, by: float = 1.0) -> Tensor:
+        assert tin is None
+        return -by * grad_out
+
+    g = backend.array(G)
+    for rule, params, expected in [
+        (reverse, {"by": 2.0}, -2 * G),
+        (xg.get("scale").with_params(s=4.0), None, 4 * G),
+        (xg.compose("scale", reverse), {"s": 3.0, "by": 2.0}, -6 * G),
+    ]:
+        got = xg.apply_to_gradients({"w": g}, rule, params)
+        np.testing.assert_array_equal(backend.numpy(got["w"]), expected)
+
+
+def test_rule_that_runs_as_it_is_gets_the_frameworks_own_tensors(backend: Any) -> None:
+    seen = []
+
+    @xg.register("test as it is", native=True)
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+        seen.append((type(grad_out), tin))
+        return grad_out * 2
+
+    try:
+        g = backend.array(G)
+        got = xg.apply_to_gradients([g], "test as it is")
+        np.testing.assert_array_equal(backend.numpy(got[0]), 2 * G)
+        assert seen == [(type(g), None)]
+    finally:
+        xg.unregister("test as it is")
+
+
+def test_wrong_rules_params_and_leaves_are_errors_that_say_so(backend: Any) -> None:
+    g = backend.array(G)
+    with pytest.raises(xg.RuleError, match="did you mean 'scale'"):
+        xg.apply_to_gradients([g], "scal")
+    with pytest.raises(TypeError, match="max_norn"):
+        xg.apply_to_gradients([g], "clip_norm", {"max_norn": 1.0})
+    with pytest.raises(xg.RuleError, match="need a rule"):
+        xg.apply_to_gradients([g], params={"s": 1.0})
+    with pytest.raises(xg.BackendNotFound, match="a leaf that is no tensor"):
+        xg.apply_to_gradients([g, "text"], "scale")
+
+
+def test_rule_that_changes_the_shape_is_refused(backend: Any) -> None:
+    def total(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+        return xg.xp.sum(grad_out)
+
+    with pytest.raises(xg.GradientError, match=r"shape"):
+        xg.apply_to_gradients([backend.array(G)], total)
+
+
+@pytest.mark.needs("torch", "jax", "tensorflow")
+def test_one_tree_may_hold_tensors_of_several_frameworks() -> None:
+    import jax.numpy as jnp
+    import tensorflow as tf
+    import torch
+
+    tree = [torch.tensor(G), jnp.asarray(G), tf.constant(G), G]
+    got = xg.apply_to_gradients(tree, "clip_norm", {"max_norm": 1.0})
+    for given, leaf in zip(tree, got, strict=True):
+        assert type(leaf) is type(given)
+        np.testing.assert_allclose(np.asarray(leaf), G / 5.0, rtol=1e-6)
+
+
+@pytest.mark.needs("jax")
+def test_it_works_inside_jax_transforms() -> None:
+    import jax
+
+    @jax.jit
+    def step(w: Tensor) -> Tensor:
+        grads = jax.grad(lambda p: (p["w"] ** 2).sum() / 2)({"w": w})
+        return xg.apply_to_gradients(grads, "clip_norm")["w"]
+
+    np.testing.assert_allclose(step(G), G / 5.0, rtol=1e-6)
+    mapped = jax.vmap(lambda g: xg.apply_to_gradients(g, "clip_norm"))(np.stack([G, G / 10]))
+    np.testing.assert_allclose(mapped, [G / 5, G / 10], rtol=1e-6)
