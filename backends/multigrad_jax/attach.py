@@ -6,6 +6,8 @@ would be lost.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -83,7 +85,22 @@ def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:
     """Return the custom function."""
     native = namespace[lowering.identifier]
     native.__doc__ = f"{lowering.name}, as emitted by multigrad."
-    return native
+    return _keyed(native) if lowering.draws else native
+
+
+def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function for people to call: a key may be two ints, and a missing one is refused."""
+    signature = inspect.signature(native)
+
+    @functools.wraps(native)
+    def call_with_key(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments["key"]
+        key = random.draw_key() if given is None else random.key_words(given)
+        return native(**{**bound.arguments, "key": key})
+
+    return call_with_key
 
 
 def call(native: Any, lowering: Lowering) -> Callable[..., Any]:

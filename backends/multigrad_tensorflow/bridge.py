@@ -25,4 +25,6 @@ def dtype(name: str) -> Any:
 
 def weak(value: Any, dtype: Any) -> Any:
     """Return a scalar of the tensor's dtype; TensorFlow converts Python numbers by itself."""
-    return value if isinstance(value, bool | int | float) else tf.cast(value, dtype)
+    if isinstance(value, bool):
+        return float(value)
+    return value if isinstance(value, int | float) else tf.cast(value, dtype)

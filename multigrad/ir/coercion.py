@@ -70,7 +70,8 @@ def _unify(nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool) -> lis
         if "dtype" not in facts and T in floats:
             raise NeedFact("dtype")
         names = [facts["dtype"] if d == T else d for d in floats]
-        target = floats[names.index(_wider(names))]
+        widest = _wider(names)
+        target = floats[names.index(widest)] if widest in names else widest
     else:
         target = floats[0] if floats else T
     return [

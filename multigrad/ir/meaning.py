@@ -68,7 +68,7 @@ def erf(x: Array) -> Array:
     return function(x)
 
 
-def clip(x: Array, min: Array, max: Array) -> Array:  # noqa: A002
+def clip(x: Array, min: Array, max: Array) -> Array:
     """NaN in x, min or max gives NaN; where min > max the result is max."""
     return np.minimum(np.maximum(x, min), max)
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import meaning, pullbacks
-from .types import BOOL, BOOL_SCALAR, INT_SCALAR, KEY, UNKNOWN, Type
-from .types import broadcast_shapes, reduce_shape
+from .types import BOOL, BOOL_SCALAR, INT_SCALAR, KEY, UNKNOWN, Type, broadcast_shapes, reduce_shape
 
 ResultRule = Callable[..., Type]
 
@@ -164,10 +163,10 @@ DIV = op(
     "div", "a b", numpy=np.true_divide, vjp=pullbacks.div, doc="a / b.", result=float_elementwise,
     symbol="/",
 )  # fmt: skip
-POW = op("pow", "a b", numpy=np.power, vjp=pullbacks.power, doc="a to the power b.", result=float_elementwise)  # fmt: skip  # noqa: E501
+POW = op("pow", "a b", numpy=np.power, vjp=pullbacks.power, doc="a to the power b.", result=float_elementwise)  # fmt: skip
 MAXIMUM = arithmetic("maximum", np.maximum, pullbacks.maximum, "The larger; NaN propagates.")
 MINIMUM = arithmetic("minimum", np.minimum, pullbacks.minimum, "The smaller; NaN propagates.")
-NEG = op("neg", "x", numpy=np.negative, vjp=pullbacks.neg, doc="-x.", result=elementwise, symbol="-")  # fmt: skip  # noqa: E501
+NEG = op("neg", "x", numpy=np.negative, vjp=pullbacks.neg, doc="-x.", result=elementwise, symbol="-")  # fmt: skip
 ABS = op("abs", "x", numpy=np.abs, vjp=pullbacks.absolute, doc="|x|.", result=elementwise)
 SIGN = function("sign", meaning.sign, pullbacks.zero, "-1, 0 or 1; NaN stays NaN.")
 SQUARE = function("square", np.square, pullbacks.square, "x times x.")
@@ -265,7 +264,7 @@ ALL = reduction("all", meaning.all_, pullbacks.zero, "Every one.", coerce="bool"
 NORM = reduction(
     "norm", meaning.norm, pullbacks.norm, "The Euclidean norm; inf where squares overflow."
 )
-VAR = reduction("var", meaning.var, pullbacks.var, "Variance; divides by n - correction.", "correction")  # fmt: skip  # noqa: E501
+VAR = reduction("var", meaning.var, pullbacks.var, "Variance; divides by n - correction.", "correction")  # fmt: skip
 STD = reduction("std", meaning.std, pullbacks.std, "Standard deviation, as var.", "correction")
 
 # --- shapes ------------------------------------------------------------------------------------

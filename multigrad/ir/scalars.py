@@ -21,17 +21,17 @@ Number = bool | int | float
 def divide(a: Number, b: Number) -> Number:
     if b != 0:
         return a / b
-    if a == 0 or a != a:
+    if a == 0 or math.isnan(a):
         return math.nan
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
 def maximum(a: Number, b: Number) -> Number:
-    return a if a != a or a >= b else b
+    return a if math.isnan(a) or a >= b else b
 
 
 def minimum(a: Number, b: Number) -> Number:
-    return a if a != a or a <= b else b
+    return a if math.isnan(a) or a <= b else b
 
 
 def where(condition: Number, a: Number, b: Number) -> Number:

@@ -276,4 +276,26 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
         from ..errors import UnsupportedOp
 
         raise UnsupportedOp(f"{op.name} is not available on {backend.name}: {reason}")
+    if op.coerce in ("float", "where"):
+        operands = _agree(op, operands, backend)
     return native(*operands, **attrs)
+
+
+def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
+    """Give numbers and masks the dtype of the float tensors, as capture does."""
+    from ..ir import ops
+
+    kept = operands[:1] if op is ops.WHERE else ()  # the condition
+    values = operands[len(kept) :]
+    dtypes = [str(getattr(value, "dtype", "bool")) for value in values]
+    like = next((v for v, name in zip(values, dtypes, strict=True) if "bool" not in name), None)
+    if like is None:
+        return operands
+    agreed: list[Any] = []
+    for value, name in zip(values, dtypes, strict=True):
+        if isinstance(value, bool | int | float):
+            agreed.append(value if backend.weak is None else backend.weak(value, like.dtype))
+        else:
+            is_mask = "bool" in name
+            agreed.append(backend.ops[ops.CAST](value, dtype=like.dtype) if is_mask else value)
+    return (*kept, *agreed)

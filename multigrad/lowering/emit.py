@@ -20,7 +20,7 @@ from ..errors import UnsupportedOp
 from ..ir import ops
 from ..ir.graph import Graph, Node, count_uses
 from ..ir.scalars import scalar_function, symbol_function
-from ..ir.types import T
+from ..ir.types import BOOL, T
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -125,7 +125,9 @@ class _Writer:
                 self.backend.ops.get(node.op) or symbol_function(node.op) or self.native(node.op)
             )
             name = self.emission.bind(f"scalar_{node.op.name}", scalar_function(node.op, native))
-            return f"{name}({', '.join(self.done[o][0] for o in node.operands)})", ATOM
+            arguments = [self.done[o][0] for o in node.operands]
+            arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
+            return f"{name}({', '.join(arguments)})", ATOM
         faster = self.scalar_form(node)
         if faster is not None:
             return faster, ATOM
@@ -171,12 +173,18 @@ class _Writer:
     def operand(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return an operand's text; a weak scalar that meets a tensor takes its dtype."""
         text, strength, _ = self.done[operand]
-        if operand.type.kind != "scalar" or user.op.coerce == "raw" or self.backend.weak is None:
+        if operand.type.kind != "scalar" or self.backend.weak is None:
+            return text, strength
+        if user.op.coerce in ("raw", "bool") or (
+            user.op is ops.WHERE and operand.type.dtype == BOOL
+        ):
             return text, strength
         if operand.op is ops.CONST and not self.backend.weak_literals:
             return text, strength
         weak = self.emission.bind("weak", self.backend.weak)
-        return f"{weak}({text}, {self.like}.dtype)", ATOM
+        dtypes = [o.type.dtype for o in user.operands if o.type.kind == "tensor"]
+        dtype = next((d for d in dtypes if d != BOOL), T)
+        return f"{weak}({text}, {self.attribute('dtype', dtype)})", ATOM
 
     def infix(self, symbol: str, operands: list[tuple[str, int]]) -> tuple[str, int]:
         if len(operands) == 1:

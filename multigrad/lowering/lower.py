@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ class Lowering:
             if not self.defaults:
                 words.append(f", {name}")
             else:
-                words.append(f", {name}={self.defaults.get(name)!r}")
+                words.append(f", {name}={_literal(self.defaults.get(name))}")
         return "".join(words)
 
     @property
@@ -93,6 +94,12 @@ class Lowering:
             if self.check
             else self.backward.result
         )
+
+
+def _literal(value: Any) -> str:
+    """The source of a default; inf and nan have no literal in Python."""
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    return f"float({str(value)!r})" if is_odd else repr(value)
 
 
 @dataclass(slots=True)
@@ -191,12 +198,13 @@ def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tens
 def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     """Return a rule's graph as a plain function of one backend, and its source."""
     emission = Emission(backend, graph.name)
+    name = identifier(graph.name)
+    emission.taken.add(name)  # a rule may be called as an op that it uses
     body = emit_body(graph, emission)
     result = body.result
     if graph.outputs[0].type.shape == UNKNOWN:
         check = emission.bind("check_shape", shape_check(graph.name))
         result = f"{check}({result}, grad_out)"
-    name = identifier(graph.name)
     source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
     function = compile_source(source, graph.name, emission.namespace)[name]
     return _wrap(function, backend), source
