@@ -31,7 +31,7 @@ by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictiona
 class Activation:
     """A callable activation; see `activation`. It is fixed: compiled code would not see it change."""
 
-    autograph_info__: ClassVar[dict[str, Any]] = {}  # tells AutoGraph that nothing is to be converted
+    autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = ("__weakref__", "_application", "_epoch", "_params", "_rule", "forward", "key")
 
     def __init__(

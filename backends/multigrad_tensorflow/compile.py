@@ -100,6 +100,11 @@ class FrameSpec(tf.TensorSpec):
         self.epoch = registry.epoch()
         self.function = name
 
+    def most_specific_common_supertype(self, others: Any) -> Any:
+        """Return this spec where all were made under one rule: `reduce_retracing` asks."""
+        mine = (self.token, self.epoch)
+        return self if all((other.token, other.epoch) == mine for other in others) else None
+
     def cast(self, value: Any, casting_context: Any) -> Any:
         """Return the value.
 
@@ -111,7 +116,9 @@ class FrameSpec(tf.TensorSpec):
             raise StaleTraceError(
                 f"tf.function {self.function!r} was traced under {describe(self.token)}, now "
                 f"{describe(found)} is in force{'' if epoch == self.epoch else ' (redefined)'}. Compile "
-                f"with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function"
+                f"with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function. In "
+                f"Keras, call model.make_train_function(force=True) before fit, or give the rule to "
+                f"the layer"
             )
         return tf.TensorSpec.cast(self, value, casting_context)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: t
     depends = f"{key} {token} {rest} {torch.compiler.is_exporting()}"
     if not jitted and application is not None and application.counter is not None:
         # Each application draws its own numbers, so it gets a function of its own.
-        depends += f" {next(_serial)}"
+        depends += f" {number_application()}"
     if depends not in NAMES:
         call = make_call(act, application, ndim, dtype, token)
         if call is None:
@@ -155,6 +156,32 @@ def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: t
         setattr(CALLS, name, call.plain)
         setattr(CALLS, f"{name}_in_graph", torch._dynamo.allow_in_graph(call.in_graph))
     return NAMES[depends]
+
+
+class Attempts:
+    """The numbers of the applications in one compilation, which Dynamo may restart."""
+
+    def __init__(self) -> None:
+        self.attempt = -1
+        self.position = 0
+        self.serials: list[int] = []
+
+
+_attempts: weakref.WeakKeyDictionary[Any, Attempts] = weakref.WeakKeyDictionary()
+
+
+def number_application() -> int:
+    """Return a number for an application: a new one, or on a second attempt that of the first."""
+    context = torch._guards.CompileContext.try_get()
+    if context is None:
+        return next(_serial)
+    state = _attempts.setdefault(context, Attempts())
+    if state.attempt != context.attempt:
+        state.attempt, state.position = context.attempt, 0
+    if state.position == len(state.serials):
+        state.serials.append(next(_serial))
+    state.position += 1
+    return state.serials[state.position - 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ class Trace:
         """Return the innermost line of the user's code now running."""
         frame = sys._getframe(1)
         while frame is not None:
-            if frame.f_code in self.codes:
+            # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+            if any(frame.f_code is code for code in self.codes):
                 import linecache
 
                 file, line = frame.f_code.co_filename, frame.f_lineno
