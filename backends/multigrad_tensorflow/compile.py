@@ -120,7 +120,7 @@ class FrameSpec(tf.TensorSpec):
                 f"Keras, call model.make_train_function(force=True) before fit, or give the rule to "
                 f"the layer"
             )
-        return tf.TensorSpec.cast(self, value, casting_context)
+        return super().cast(value, casting_context)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def describe(token: str) -> str:
