@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from . import registry
 from .context import CURRENT, Application, apply_now
 from .forwards import Forward, find_forward
-from .lowering.backend import Backend, backend_of
+from .lowering.backend import Backend, backend_of, in_use
 from .lowering.entries import find_entry
 from .lowering.lower import lower_derivative, lower_forward
 from .rule import Rule
@@ -48,6 +48,7 @@ class Activation:
         by_key[self.key] = self
         self._epoch = -1
         self._application: Application | None = None
+        in_use()  # compilers can neither read the discovery of backends nor load one
         self.application()  # a wrong rule or param is said here, not in the first forward
 
     def __repr__(self) -> str:
@@ -64,6 +65,10 @@ class Activation:
     def params(self) -> dict[str, Any]:
         """The values given for the own rule's params."""
         return dict(self._params)
+
+    def __reduce__(self) -> Any:
+        # What was looked up here stays here: a copy, in this process or another, looks it up itself.
+        return Activation, (self.forward.name, self._rule, self._params)
 
     def application(self) -> Application | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""

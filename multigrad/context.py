@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from .errors import RuleError, RuleValueError, suggest
+from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
 from .lowering.backend import mirror_frame
 from .random import key_from_int
 from .registry import resolve
@@ -102,7 +103,6 @@ class use:
         self.params = dict(params or {})
         self.scope = check_scope(scope)
         self.key = key
-        self._open: list[ExitStack] = []
 
     def __enter__(self) -> Self:
         application = apply_now(self.rule, self.params, self.key)
@@ -113,17 +113,45 @@ class use:
         frame = Frame(acts, pars, _frame_token(acts, pars))
         with ExitStack() as stack:
             mirror_frame(stack, frame.token)
-            # Entered last, so left first: the mirrors then see the frame that is in force again.
-            stack.callback(CURRENT.reset, CURRENT.set(frame))
-            self._open.append(stack.pop_all())
+            _ENTRIES.set(_Entry(self, before, stack.pop_all(), _ENTRIES.get()))
+        CURRENT.set(frame)
         return self
 
     def __exit__(self, *exc_info: object) -> Literal[False]:
-        self._open.pop().close()
+        entry, inner = _ENTRIES.get(), None
+        while entry is not None and entry.use is not self:
+            entry, inner = entry.outer, entry
+        if entry is None:
+            raise MultigradError(
+                f"use({self.rule!r}) is left in another task or thread than it entered"
+            )
+        if inner is None:
+            _ENTRIES.set(entry.outer)
+            CURRENT.set(entry.before)
+        else:  # a generator that was suspended in it is closed under a later `use`, which stays in force
+            inner.before, inner.outer = entry.before, entry.outer
+        entry.mirrors.close()  # after CURRENT is set: they follow it
         return False
 
     def __call__(self, function: _AnyFunction) -> _AnyFunction:
-        """Return `function` run with the rule in force; draws count from 0 at each call."""
+        """Return `function` run with the rule in force; draws count from 0 at each call.
+
+        Raises:
+            RuleTypeError: it is a generator function, which runs in pieces.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise RuleTypeError(
+                f"use cannot decorate the generator function {function.__name__!r}: between its steps "
+                f"the rule would be in force for the caller. Put `with xg.use(...)` inside of it"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(*args: Any, **kwargs: Any) -> Any:
+                with use(self.rule, self.params, self.scope, key=self.key):
+                    return await function(*args, **kwargs)
+
+            return call_async  # type: ignore[return-value]
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -131,6 +159,22 @@ class use:
                 return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A `use` that was entered, the frame before it, and the entry around it in the same task."""
+
+    use: use
+    before: Frame
+    mirrors: ExitStack
+    outer: _Entry | None
+
+
+# Not in the `use` object, which threads and tasks may share.
+_ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
+    "multigrad_entries", default=None
+)
 
 
 def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:

@@ -133,9 +133,19 @@ def _run_time_value(rule: str, param: Param, value: Any) -> Any:
     shape = getattr(value, "shape", None)
     if shape is None:
         raise _wrong(rule, param, value)
+    if getattr(value, "requires_grad", False):
+        raise RuleTypeError(
+            f"rule {rule!r}: param {param.name!r} requires a gradient, but none reaches a rule's params; "
+            f"give {param.name}.detach()"
+        )
     if len(shape) != 0:
         raise RuleTypeError(
             f"rule {rule!r}: param {param.name!r} is one number, got shape {tuple(shape)}"
+        )
+    if getattr(value, "requires_grad", False) is True:  # it would get none, silently
+        raise RuleTypeError(
+            f"rule {rule!r}: param {param.name!r} waits for a gradient, which a rule does not give "
+            f"to its params; pass {param.name}.detach()"
         )
     return value
 
