@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         BackendNotFound,
         GradientError,
         MultigradError,
+        NativeRuleWarning,
         RuleError,
         StaleTraceError,
         TraceError,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from .gradients import apply_to_gradients
     from .jit import jit
     from .lowering.backend import backends
-    from .lowering.entries import NativeRuleWarning
     from .lowering.lower import lower, source
     from .registry import compose, get, register, rules, unregister
     from .rule import Rule
@@ -77,7 +77,7 @@ _ROOMS = {
     "BackendNotFound": "errors",
     "GradientError": "errors",
     "MultigradError": "errors",
-    "NativeRuleWarning": "lowering.entries",
+    "NativeRuleWarning": "errors",
     "Rule": "rule",
     "RuleError": "errors",
     "StaleTraceError": "errors",

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from . import registry
+from .capture.signature import read_params
 from .context import CURRENT, Application, apply_now
 from .forwards import Forward, find_forward
 from .lowering.backend import Backend, backend_of, in_use
-from .lowering.entries import find_entry
+from .lowering.entries import check_float, find_entry
 from .lowering.lower import lower_derivative, lower_forward
 from .rule import Rule
 
@@ -42,7 +43,7 @@ class Activation:
     ) -> None:
         self.forward: Forward = find_forward(forward)
         self._rule = rule
-        self._params = dict(params or {})
+        self._params = read_params(params)
         # Equal keys mean the same backward under the same frame.
         self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
         by_key[self.key] = self
@@ -108,6 +109,7 @@ class Activation:
         application = CURRENT.get().activations if self._rule is None else self.in_force()
         if application is None:
             return plain(self.forward, backend)(x)
+        check_float(x, application.spec.family.rule.name)
         entry = application.spec.family.entries.get((backend.name, self.forward.name))
         if entry is None:
             entry = find_entry(application.spec.family, backend, self.forward)

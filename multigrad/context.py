@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
+from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
 from .lowering.backend import mirror_frame
 from .random import key_from_int
@@ -100,7 +101,7 @@ class use:
         key: Any = None,
     ) -> None:
         self.rule = rule
-        self.params = dict(params or {})
+        self.params = read_params(params)
         self.scope = check_scope(scope)
         self.key = key
 
@@ -179,7 +180,7 @@ _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
 
 def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
     """Return the scope as a tuple of known words."""
-    words = (scope,) if isinstance(scope, str) else tuple(scope)
+    words = tuple(scope) if isinstance(scope, Iterable) and not isinstance(scope, str) else (scope,)
     for word in words:
         if word not in SCOPES:
             raise RuleValueError(

@@ -133,11 +133,6 @@ def _run_time_value(rule: str, param: Param, value: Any) -> Any:
     shape = getattr(value, "shape", None)
     if shape is None:
         raise _wrong(rule, param, value)
-    if getattr(value, "requires_grad", False):
-        raise RuleTypeError(
-            f"rule {rule!r}: param {param.name!r} requires a gradient, but none reaches a rule's params; "
-            f"give {param.name}.detach()"
-        )
     if len(shape) != 0:
         raise RuleTypeError(
             f"rule {rule!r}: param {param.name!r} is one number, got shape {tuple(shape)}"

@@ -7,13 +7,13 @@ to know about its input (rank, shape, dtype, a param's value) becomes part of th
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GradientError, MultigradError, TraceError
 from ..forwards import Forward
-from ..ir.record import NeedFact
+from ..ir.record import NeedFact, dtype_name
+from ..ir.types import FLOATS
 from .backend import Backend, backend_among, backend_of
 from .lower import Lowered, emit_rule, lower_family, lower_forward, shape_check
 
@@ -25,10 +25,6 @@ Tensor = Any
 Entry = Callable[..., Any]
 MOST_ENTRIES = 1024
 _lock = threading.RLock()
-
-
-class NativeRuleWarning(UserWarning):
-    """A rule could not be captured and runs as it is, in one framework only."""
 
 
 def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
@@ -167,16 +163,7 @@ def _known_shape(family: Family, x: Tensor) -> tuple[int, ...]:
 
 
 def _warn_native(family: Family, error: TraceError) -> None:
-    if family.rule.native is False:
-        raise error
-    if family.uncapturable is None:
-        family.uncapturable = error
-        warnings.warn(
-            f"{error}. It runs as it is, in this framework only "
-            f"(register it with native=True to say that this is meant)",
-            NativeRuleWarning,
-            stacklevel=6,
-        )
+    family.give_up(error)
 
 
 def _native_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
@@ -217,9 +204,14 @@ def run_as_it_is(
             f"{family.uncapturable}; run as it is on {owner}, it failed: {error}"
         ) from error
     like = grad_out if tin is None else tin
-    if grad_in is None or not hasattr(grad_in, "shape"):
-        given = "None" if grad_in is None else f"a {type(grad_in).__name__}"
-        raise GradientError(f"rule {rule.name!r} returned {given}; expected the gradient, like tin")
+    owner = backend_of(like)
+    if not isinstance(grad_in, owner.tensor_types()):
+        kind = type(grad_in)
+        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        given = "None" if grad_in is None else f"a {home}{kind.__qualname__}"
+        raise GradientError(
+            f"rule {rule.name!r} returned {given}; expected the gradient, a tensor of {owner.name}"
+        )
     shape_check(rule.name)(grad_in, like)
     if grad_in.dtype != like.dtype:
         raise GradientError(
@@ -227,6 +219,35 @@ def run_as_it_is(
             f"cast it back to tin's dtype"
         )
     return grad_in
+
+
+def _agree(a: Any, b: Any) -> bool:
+    """Return whether two shapes may be the same; a length that is not known yet agrees with all."""
+    if getattr(a, "rank", 0) is None or getattr(b, "rank", 0) is None:
+        return True
+    a, b = tuple(a), tuple(b)
+    return len(a) == len(b) and all(
+        n == m or n is None or m is None for n, m in zip(a, b, strict=True)
+    )
+
+
+_float_dtypes: dict[Any, bool] = {}
+
+
+def check_float(x: Tensor, rule: str) -> None:
+    """Check that a rule can act on a tensor.
+
+    Raises:
+        GradientError: its dtype is not a float that rules compute in.
+    """
+    is_float = _float_dtypes.get(x.dtype)
+    if is_float is None:
+        is_float = _float_dtypes[x.dtype] = dtype_name(x.dtype) in FLOATS
+    if not is_float:
+        raise GradientError(
+            f"rule {rule!r} got a {dtype_name(x.dtype)} tensor; "
+            f"expected one of {', '.join(FLOATS)}: cast it first"
+        )
 
 
 # --- random keys -------------------------------------------------------------------------------------
@@ -259,8 +280,20 @@ def call_rule(
 def apply_rule(application: Application, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """Apply a rule in force to a gradient, outside any autodiff; the result is like tin, or grad_out."""
     backend = backend_among((grad_out, tin))
+    if grad_out is None:
+        raise GradientError(
+            f"rule {application.spec.family.rule.name!r} got None for grad_out; expected a tensor"
+        )
     family = application.spec.family
     values = application.spec.values
+    for tensor in (grad_out, tin):
+        if tensor is not None:
+            check_float(tensor, family.rule.name)
+    if tin is not None and not _agree(grad_out.shape, tin.shape):
+        raise GradientError(
+            f"rule {family.rule.name!r} got a gradient of shape {tuple(grad_out.shape)} "
+            f"for an input of shape {tuple(tin.shape)}; expected the same shape"
+        )
     if tin is not None and grad_out.dtype != tin.dtype:
         from ..ir import ops
 
