@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Tensor = Any
 Entry = Callable[..., Any]
-MOST_ENTRIES = 1024
+MOST_ENTRIES = 1024  # of one family: there may be one per shape or value
 _lock = threading.RLock()
 
 
@@ -48,7 +48,7 @@ def _build_entry(family: Family, backend: Backend, forward: Forward, key: Any) -
     except NeedFact:
         return _fact_entry(family, backend, forward, key)
     except TraceError as error:
-        _warn_native(family, error)
+        family.give_up(error)
         return _native_entry(family, backend, forward)
     return _plain_entry(lowered, backend)
 
@@ -84,7 +84,7 @@ def find_lowered(
         except NeedFact:
             continue
         except TraceError as error:
-            _warn_native(family, error)
+            family.give_up(error)
             return None
 
 
@@ -118,11 +118,9 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
                 except NeedFact:
                     continue  # family.facts has grown: look again
                 except TraceError as error:
-                    _warn_native(family, error)
+                    family.give_up(error)
                     inner = _native_entry(family, backend, forward)
-                if (
-                    len(family.entries) >= MOST_ENTRIES
-                ):  # one per shape or value: keep memory bounded
+                if len(family.entries) >= MOST_ENTRIES:
                     family.entries.clear()
                 family.entries[inner_key] = inner
             return inner(tin, application)
@@ -135,7 +133,7 @@ def gather_facts(family: Family, x: Tensor, values: tuple[Any, ...]) -> dict[str
     facts: dict[str, Any] = {}
     for name in sorted(family.facts):
         if name == "dtype":
-            facts[name] = str(x.dtype).replace("<dtype: '", "").rstrip("'>").rsplit(".", 1)[-1]
+            facts[name] = dtype_name(x.dtype)
         elif name == "ndim":
             facts[name] = len(x.shape)
         elif name == "shape":
@@ -160,10 +158,6 @@ def _known_shape(family: Family, x: Tensor) -> tuple[int, ...]:
             f"but it is {shape} here. Use x.shape[i] only in arithmetic"
         )
     return shape
-
-
-def _warn_native(family: Family, error: TraceError) -> None:
-    family.give_up(error)
 
 
 def _native_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
@@ -323,7 +317,7 @@ def _bare(
             except NeedFact:
                 continue
             except TraceError as error:
-                _warn_native(family, error)
+                family.give_up(error)
                 family.entries[key] = None
             else:
                 family.entries[key] = emit_rule(graph, backend)[0], graph.input("key") is not None
