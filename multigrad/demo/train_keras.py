@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -26,6 +26,10 @@ from .task import (
     first_batch,
 )
 
+# Keras's annotations name everything that some backend may return.
+Model: TypeAlias = Any
+to_numpy: Any = keras.ops.convert_to_numpy
+
 
 def describe() -> str:
     """Return what runs here and in which version."""
@@ -40,7 +44,7 @@ def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
     model = build(task.weights, forward, rule, optimizer)
     model.train_on_batch(*first_batch(task))
     momentums = optimizer.momentums
-    first, second, third, fourth = (-keras.ops.convert_to_numpy(m) for m in momentums)
+    first, second, third, fourth = (-to_numpy(m) for m in momentums)
     return first, second, third, fourth
 
 
@@ -59,7 +63,7 @@ def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> No
 
 def build(
     weights: Weights, forward: str, rule: str | None, optimizer: keras.optimizers.Optimizer
-) -> keras.Sequential:
+) -> Model:
     """Build and compile the network with the given weights."""
     model = keras.Sequential(
         [
@@ -91,5 +95,5 @@ class ReportEpochs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Report the epoch that has ended."""
         assert self.model is not None and logs is not None
-        logits = keras.ops.convert_to_numpy(self.model.predict_on_batch(self.test_x))
+        logits = to_numpy(self.model.predict_on_batch(self.test_x))
         self.report(float(logs["loss"]), np.argmax(logits, axis=1))
