@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -144,7 +144,7 @@ def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: t
     depends = f"{key} {token} {rest} {torch.compiler.is_exporting()}"
     if not jitted and application is not None and application.counter is not None:
         # Each application draws its own numbers, so it gets a function of its own.
-        depends += f" {number_application()}"
+        depends += f" {number_application(application.counter)}"
     if depends not in NAMES:
         call = make_call(act, application, ndim, dtype, token)
         if call is None:
@@ -158,30 +158,44 @@ def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: t
     return NAMES[depends]
 
 
-class Attempts:
-    """The numbers of the applications in one compilation, which Dynamo may restart."""
+@dataclass(slots=True)
+class Compilation:
+    """The numbers of the applications of one keyed rule in one compilation, which Dynamo may restart."""
 
-    def __init__(self) -> None:
-        self.attempt = -1
-        self.position = 0
-        self.serials: list[int] = []
+    context: Any  # torch._guards.CompileContext
+    counter: Any
+    attempt: int = -1
+    position: int = 0
+    serials: list[int] = field(default_factory=list)
+
+    def spare(self) -> list[int]:
+        """Take the numbers that the last attempt did not use: it left their code to another frame."""
+        used = self.position if self.context.attempt == self.attempt else 0
+        spare, self.serials = self.serials[used:], self.serials[:used]
+        return spare
 
 
-_attempts: weakref.WeakKeyDictionary[Any, Attempts] = weakref.WeakKeyDictionary()
+_compilations: deque[Compilation] = deque(maxlen=8)
 
 
-def number_application() -> int:
-    """Return a number for an application: a new one, or on a second attempt that of the first."""
+def number_application(counter: Any) -> int:
+    """Return a number for an application: a new one, or that of the same in an earlier attempt."""
     context = torch._guards.CompileContext.try_get()
     if context is None:
         return next(_serial)
-    state = _attempts.setdefault(context, Attempts())
-    if state.attempt != context.attempt:
-        state.attempt, state.position = context.attempt, 0
-    if state.position == len(state.serials):
-        state.serials.append(next(_serial))
-    state.position += 1
-    return state.serials[state.position - 1]
+    for known in _compilations:
+        if known.context is context and known.counter is counter:
+            break
+    else:
+        known = Compilation(context, counter)
+        known.serials += [n for c in _compilations if c.counter is counter for n in c.spare()]
+        _compilations.append(known)
+    if known.attempt != context.attempt:
+        known.attempt, known.position = context.attempt, 0
+    if known.position == len(known.serials):
+        known.serials.append(next(_serial))
+    known.position += 1
+    return known.serials[known.position - 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def test_a_key_seeds_a_layers_own_rule(
         np.testing.assert_allclose(step(model), FACTORS[0], rtol=1e-4)
 
 
-def test_steps_count_their_draws_unless_they_are_compiled(
+def test_steps_count_their_draws_and_compiled_ones_count_their_traces(
     xk: ModuleType, network: Any, step: Step, mode: dict[str, Any]
 ) -> None:
     model = network.build(xk.Activation("Linear"), **mode)
@@ -119,8 +119,14 @@ def test_steps_count_their_draws_unless_they_are_compiled(
     }
     counts = mode.get("run_eagerly") or not compiled[os.environ["KERAS_BACKEND"]]
     with xg.use("full_jam", key=7):
-        for n in range(3):
-            np.testing.assert_allclose(step(model), FACTORS[n if counts else 0], rtol=1e-4)
+        gradients = [step(model) for _ in range(3)]
+    drawn = [
+        next(n for n, factor in enumerate(FACTORS) if np.allclose(gradient, factor, rtol=1e-4))
+        for gradient in gradients
+    ]
+    # torch.compile traces Keras's step a second time, once the weights hold gradients.
+    traced_twice = os.environ["KERAS_BACKEND"] == "torch"
+    assert drawn == ([0, 1, 2] if counts else [0, 1, 1] if traced_twice else [0, 0, 0])
 
 
 def test_finding_shapes_counts_no_draw(xk: ModuleType, network: Any, step: Step) -> None:
