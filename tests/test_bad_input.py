@@ -228,3 +228,162 @@ def test_gradient_of_another_shape_than_tin(backend: Any) -> None:
     for given, shape in ((X[:2], r"\(2,\)"), (X[None], r"\(1, 3\)"), (X[0], r"\(\)")):
         with pytest.raises(xg.GradientError, match=message.format(shape)):
             xg.get("triangular")(None, backend.array(given), backend.array(X))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_input_names_the_way_out(dtype: str, backend: Any) -> None:
+    with backend.precision(np.float64):
+        z = backend.array(np.array([1 + 2j, 0.5]).astype(dtype))
+        message = f"rule 'scale' got a {dtype} tensor.*cast it first, or apply the rule to the real"
+        act = xg.activation("ReLU", "scale")
+        for call in (act,) if backend.name == "numpy" else (act, xg.jit(act, backend.name)):
+            with pytest.raises(xg.GradientError, match=message):
+                call(z)
+        with pytest.raises(xg.GradientError, match=message):
+            xg.get("scale")(None, z, None)
+        with pytest.raises(xg.GradientError, match=message):
+            xg.apply_to_gradients({"kernel": z}, "scale")
+
+
+@pytest.mark.needs("torch")
+def test_torch_module_on_integers_and_complex_numbers() -> None:
+    import torch
+
+    module = xg.Activation("ReLU", "triangular")
+    for dtype in (torch.int64, torch.complex64, torch.bool):
+        name = str(dtype).removeprefix("torch.")
+        with pytest.raises(xg.GradientError, match=f"rule 'triangular' got a {name} tensor.*cast"):
+            module(torch.ones(3, dtype=dtype))
+
+
+# --- two frameworks, two devices -------------------------------------------------------------------------------
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+@pytest.mark.needs("torch", "jax")
+def test_param_of_another_framework(backend: Any) -> None:
+    import jax.numpy as jnp
+    import torch
+
+    width = jnp.float32(2.0) if backend.name != "jax" else torch.tensor(2.0)
+    owner = "jax" if backend.name != "jax" else "torch"
+    x = backend.array(X)
+    message = (
+        f"rule 'triangular' got param 'width' as a tensor of {owner} for a tensor of "
+        rf"{backend.name}; pass float\(width\)"
+    )
+    act = xg.activation("ReLU", "triangular", {"width": width})
+    with pytest.raises(xg.MultigradError, match=message):
+        act(x)
+    with xg.use("triangular", {"width": width}), pytest.raises(xg.MultigradError, match=message):
+        xg.activation("ReLU")(x)
+    with pytest.raises(xg.MultigradError, match=message):
+        xg.get("triangular")(None, x, x, width=width)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_param_of_the_own_framework_is_taken(backend: Any) -> None:
+    width = backend.array(np.array(2.0, np.float32))
+    act = xg.activation("ReLU", "triangular", {"width": width})
+    _, grad_in = backend.vjp(act, X, np.ones_like(X))
+    given = xg.get("triangular")(None, np.ones_like(X), X, width=2.0)
+    np.testing.assert_allclose(grad_in, given, rtol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_tensors_on_two_devices_in_one_call() -> None:
+    import torch
+
+    x = torch.from_numpy(X)
+    away = x.to("meta")
+    message = "rule 'triangular' got a gradient on meta and its input on cpu; move one of them"
+    with pytest.raises(xg.MultigradError, match=message):
+        xg.get("triangular")(None, away, x)
+    message = "rule 'triangular' got a gradient on cpu and its input on meta"
+    with pytest.raises(xg.MultigradError, match=message):
+        xg.get("triangular")(None, x, away)
+
+
+@pytest.mark.needs("torch")
+def test_param_on_another_device() -> None:
+    import torch
+
+    x = torch.from_numpy(X)
+    width = torch.tensor(2.0, device="meta")
+    message = r"rule 'triangular' got param 'width' on meta and the input on cpu; .*\.to\('cpu'\)"
+    with pytest.raises(xg.MultigradError, match=message):
+        xg.get("triangular")(None, x, x, width=width)
+    for act in (
+        xg.activation("ReLU", "triangular", {"width": width}),
+        xg.Activation("ReLU", "triangular", {"width": width}),
+    ):
+        with pytest.raises(xg.MultigradError, match=message):
+            act(x)
+    with pytest.raises(xg.MultigradError, match="rule 'scale' got param 's' on meta"):
+        xg.apply_to_gradients([x], "scale", {"s": width})
+
+
+@pytest.mark.needs("torch")
+def test_tensors_on_one_other_device_are_taken() -> None:
+    import torch
+
+    away = torch.from_numpy(X).to("meta").requires_grad_()
+    xg.activation("ReLU", "scale", {"s": 2.0})(away).sum().backward()
+    assert away.grad is not None and away.grad.device.type == "meta"
+    assert xg.get("scale")(None, away.detach(), None, s=2.0).shape == X.shape
+
+
+# --- what a backend lacks ------------------------------------------------------------------------------------------
+
+
+def windowed(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+    return grad_out * xg.xp.erf(tin / width)  # here
+
+
+def windowed_in_half(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    half = xg.xp.erf(xg.xp.cast(tin, "float16"))
+    return grad_out * xg.xp.cast(half, grad_out.dtype)
+
+
+@pytest.fixture
+def lacks_erf_in_half(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give a backend without erf for float16; a rule of its own for each test, since code is kept."""
+    from multigrad.ir import ops
+    from multigrad.lowering.backend import load_backend
+
+    native = load_backend(backend.name)
+    monkeypatch.setitem(native.unsupported, ops.ERF, {"float16": "no CPU kernel"})  # type: ignore[index]
+    yield backend
+    for name in {"windowed", "half"} & set(xg.rules()):
+        xg.unregister(name)
+
+
+def test_op_that_a_backend_lacks_for_a_dtype(lacks_erf_in_half: Any) -> None:
+    backend = lacks_erf_in_half
+    rule = xg.register("windowed")(windowed)
+    line = windowed.__code__.co_firstlineno + 1
+    message = (
+        rf"rule 'windowed' \(test_bad_input.py:{line}\) uses erf, which {backend.name} lacks for "
+        r"float16: no CPU kernel\. Cast to another float dtype before it"
+    )
+    act = xg.activation("ReLU", rule)
+    half, single = (backend.array(X.astype(dtype)) for dtype in (np.float16, np.float32))
+    for call in (lambda x: act(x), lambda x: rule(None, x, x), lambda x: rule(None, x, x, width=2)):
+        with pytest.raises(xg.UnsupportedOp, match=message):
+            call(half)
+        call(single)
+    with xg.use(rule), pytest.raises(xg.UnsupportedOp, match=message):
+        xg.activation("Heaviside")(half)
+    if backend.name != "numpy":
+        with pytest.raises(xg.UnsupportedOp, match=message):
+            xg.jit(act, backend.name)(half)
+
+
+def test_op_that_a_backend_lacks_for_the_dtype_that_a_rule_casts_to(lacks_erf_in_half: Any) -> None:
+    backend = lacks_erf_in_half
+    rule = xg.register("half")(windowed_in_half)
+    x = backend.array(X)
+    with pytest.raises(xg.UnsupportedOp, match=r"rule 'half' .*uses erf.*lacks for float16"):
+        rule(None, x, x)
+    with pytest.raises(xg.UnsupportedOp, match=r"rule 'half' .*uses erf.*lacks for float16"):
+        xg.activation("ReLU", rule)(x)

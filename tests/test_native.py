@@ -47,11 +47,11 @@ def marked_line(function: Callable[..., Any]) -> int:
 def in_own_functions(name: str, grad_out: Any, tin: Any) -> Any:
     """grad_out where tin > 0, in functions that only the framework itself can run."""
     if name == "numpy":
-        return np.cumsum(grad_out, axis=0) * 0 + np.where(tin > 0, grad_out, 0)
+        return np.gradient(grad_out, axis=0) * 0 + np.where(tin > 0, grad_out, 0)
     if name == "torch":
         import torch
 
-        return torch.cumsum(grad_out, 0) * 0 + torch.where(tin > 0, grad_out, 0.0)
+        return torch.histc(grad_out, 4) * 0 + torch.where(tin > 0, grad_out, 0.0)
     if name == "jax":
         import jax.numpy as jnp
 

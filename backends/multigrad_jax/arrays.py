@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from multigrad.ir import ops
 from multigrad.ir.ops import Op
 
-from . import random
+from . import ordering, random, shapes
 from .elementwise import accumulated
 
 Tensor = Any
@@ -46,9 +48,45 @@ def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     return jnp.all(x, axis=over(x, axis), keepdims=keepdims)
 
 
-def norm(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    wide = accumulated(x)
-    return jnp.sqrt(jnp.sum(wide * wide, axis=over(x, axis), keepdims=keepdims)).astype(x.dtype)
+def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.prod(accumulated(x), axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return jnp.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+
+
+def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    if ord == math.inf:
+        result = jnp.max(jnp.abs(wide), axis=axis, keepdims=keepdims, initial=0)
+    elif ord == 1:
+        result = jnp.sum(jnp.abs(wide), axis=axis, keepdims=keepdims)
+    elif ord == 2:
+        result = jnp.sqrt(jnp.sum(wide * wide, axis=axis, keepdims=keepdims))
+    else:
+        result = jnp.sum(jnp.abs(wide) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+    return result.astype(x.dtype)
+
+
+def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    largest = jnp.max(wide, axis=axis, keepdims=True, initial=-jnp.inf)
+    shift = jnp.where(jnp.isfinite(largest), largest, 0)
+    total = jnp.log(jnp.sum(jnp.exp(wide - shift), axis=axis, keepdims=True)) + shift
+    return (total if keepdims else jnp.squeeze(total, axis)).astype(x.dtype)
+
+
+def softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    return jax.nn.softmax(accumulated(x), over(x, axis)).astype(x.dtype)
+
+
+def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    return jax.nn.log_softmax(accumulated(x), over(x, axis)).astype(x.dtype)
+
+
+def glu(x: Tensor, *, axis: int) -> Tensor:
+    return jax.nn.glu(accumulated(x), axis).astype(x.dtype)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
@@ -88,6 +126,69 @@ def fold_in(key: Any, *, n: int) -> Any:
     return random.fold_in(key, n)
 
 
+def uniform_wide(key: Any, x: Tensor) -> Tensor:
+    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    return random.uniform_like(key, accumulated(x))
+
+
+def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
+    return (random.uniform_like(key, x) < jnp.asarray(p, x.dtype)).astype(x.dtype)
+
+
+def rademacher_like(key: Any, x: Tensor) -> Tensor:
+    return 2 * (random.uniform_like(key, x) < 0.5).astype(x.dtype) - 1
+
+
+def exponential_like(key: Any, x: Tensor) -> Tensor:
+    return -jnp.log1p(-uniform_wide(key, x)).astype(x.dtype)
+
+
+def gumbel_like(key: Any, x: Tensor) -> Tensor:
+    uniform = uniform_wide(key, x)
+    positive = jnp.maximum(uniform, jnp.finfo(uniform.dtype).tiny)
+    return -jnp.log(-jnp.log(positive)).astype(x.dtype)
+
+
+def wide_dtype(x: Tensor) -> Any:
+    return jnp.float32 if x.dtype.itemsize == 2 else x.dtype
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return jnp.matmul(a, b, preferred_element_type=wide_dtype(a)).astype(a.dtype)
+
+
+def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(cotangent, like, b)
+    columns = jnp.swapaxes(b if b.ndim > 1 else b[:, None], -1, -2)
+    result = jnp.matmul(product, columns, preferred_element_type=wide_dtype(b))
+    result = result if like.ndim > 1 else result[..., 0, :]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(cotangent, a, like)
+    rows = jnp.swapaxes(a if a.ndim > 1 else a[None], -1, -2)
+    result = jnp.matmul(rows, product, preferred_element_type=wide_dtype(a))
+    result = result if like.ndim > 1 else result[..., 0]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = product[..., None] if b.ndim == 1 else product
+    return product[..., None, :] if a.ndim == 1 else product
+
+
+def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
+    # The partial products of three operands would round, so 16-bit operands are widened.
+    return jnp.einsum(subscripts, *map(accumulated, arrays)).astype(arrays[0].dtype)
+
+
+def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
+    """A constant of the program, without a device of its own: it goes where the others are."""
+    return jnp.asarray(value.as_numpy(jnp.dtype(dtype)))
+
+
 OPS: dict[Op, Callable[..., Any]] = {
     ops.SUM: sum_,
     ops.MEAN: mean,
@@ -95,7 +196,17 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.MIN: min_,
     ops.ANY: any_,
     ops.ALL: all_,
+    ops.PROD: prod,
+    ops.COUNT_NONZERO: count_nonzero,
     ops.NORM: norm,
+    ops.LOGSUMEXP: logsumexp,
+    ops.SOFTMAX: softmax,
+    ops.LOG_SOFTMAX: log_softmax,
+    ops.GLU: glu,
+    ops.MATMUL: matmul,
+    ops.MATMUL_LEFT: matmul_left,
+    ops.MATMUL_RIGHT: matmul_right,
+    ops.EINSUM: einsum,
     ops.VAR: var,
     ops.STD: std,
     ops.SUM_TO: sum_to,
@@ -106,4 +217,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.FOLD_IN: fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
+    ops.BERNOULLI_LIKE: bernoulli_like,
+    ops.RADEMACHER_LIKE: rademacher_like,
+    ops.EXPONENTIAL_LIKE: exponential_like,
+    ops.GUMBEL_LIKE: gumbel_like,
+    ops.ARRAY: array,
+    **ordering.OPS,
+    **shapes.OPS,
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 from multigrad.ir.ops import Op
 
-from . import arrays, elementwise
+from . import activations, arrays, elementwise
 
-OPS: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **arrays.OPS}
+OPS: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
 
 UNSUPPORTED: dict[Op, str] = {}

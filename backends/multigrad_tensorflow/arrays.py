@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from multigrad.ir import ops
 from multigrad.ir.ops import Op
 
-from . import random
+from . import ordering, random, shapes
 from .elementwise import accumulated
 
 Tensor = Any
@@ -46,9 +48,49 @@ def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     return tf.reduce_all(x, over(x, axis), keepdims)
 
 
-def norm(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    wide = accumulated(x)
-    return tf.cast(tf.sqrt(tf.reduce_sum(wide * wide, over(x, axis), keepdims)), x.dtype)
+def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return tf.cast(tf.reduce_prod(accumulated(x), over(x, axis), keepdims), x.dtype)
+
+
+def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    ones = tf.cast(tf.not_equal(x, tf.zeros([], x.dtype)), tf.int64)
+    return tf.cast(tf.reduce_sum(ones, over(x, axis), keepdims), x.dtype)
+
+
+def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    if ord == math.inf:
+        largest = tf.reduce_max(tf.abs(wide), axis, keepdims)
+        result = tf.maximum(largest, tf.zeros([], wide.dtype))  # -inf where there is nothing
+    elif ord == 1:
+        result = tf.reduce_sum(tf.abs(wide), axis, keepdims)
+    elif ord == 2:
+        result = tf.sqrt(tf.reduce_sum(wide * wide, axis, keepdims))
+    else:
+        result = tf.reduce_sum(tf.abs(wide) ** ord, axis, keepdims) ** (1 / ord)
+    return tf.cast(result, x.dtype)
+
+
+def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return tf.cast(tf.reduce_logsumexp(accumulated(x), over(x, axis), keepdims), x.dtype)
+
+
+def softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    powers = tf.exp(wide - tf.reduce_max(wide, axis, True))
+    return tf.cast(powers / tf.reduce_sum(powers, axis, True), x.dtype)
+
+
+def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
+    wide, axis = accumulated(x), over(x, axis)
+    shifted = wide - tf.reduce_max(wide, axis, True)
+    total = tf.math.log(tf.reduce_sum(tf.exp(shifted), axis, True))
+    return tf.cast(shifted - total, x.dtype)
+
+
+def glu(x: Tensor, *, axis: int) -> Tensor:
+    first, second = (shapes.half(accumulated(x), axis=axis, position=i) for i in (0, 1))
+    return tf.cast(first * tf.sigmoid(second), x.dtype)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
@@ -105,6 +147,87 @@ def fold_in(key: Any, *, n: int) -> Any:
     return random.fold_in(key, n)
 
 
+def uniform_wide(key: Any, x: Tensor) -> Tensor:
+    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    return random.uniform_like(key, accumulated(x))
+
+
+def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
+    p = tf.constant(p, x.dtype) if isinstance(p, float | int) else tf.cast(p, x.dtype)
+    return tf.cast(random.uniform_like(key, x) < p, x.dtype)
+
+
+def rademacher_like(key: Any, x: Tensor) -> Tensor:
+    half = tf.constant(0.5, x.dtype)
+    return 2 * tf.cast(random.uniform_like(key, x) < half, x.dtype) - 1
+
+
+def exponential_like(key: Any, x: Tensor) -> Tensor:
+    return tf.cast(-tf.math.log1p(-uniform_wide(key, x)), x.dtype)
+
+
+def gumbel_like(key: Any, x: Tensor) -> Tensor:
+    uniform = uniform_wide(key, x)
+    tiny = np.finfo(uniform.dtype.as_numpy_dtype).tiny
+    positive = tf.maximum(uniform, tf.constant(tiny, uniform.dtype))
+    return tf.cast(-tf.math.log(-tf.math.log(positive)), x.dtype)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    rows, columns = as_rows(accumulated(a)), as_columns(accumulated(b))
+    result = tf.linalg.matmul(rows, columns)
+    if b.shape.rank == 1:
+        result = tf.squeeze(result, -1)
+    if a.shape.rank == 1:
+        result = tf.squeeze(result, -1 if b.shape.rank == 1 else -2)
+    return tf.cast(result, a.dtype)
+
+
+def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(accumulated(cotangent), like, b)
+    result = tf.linalg.matmul(product, as_columns(accumulated(b)), transpose_b=True)
+    result = result if like.shape.rank > 1 else result[..., 0, :]
+    return tf.cast(sum_to(result, like), cotangent.dtype)
+
+
+def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    product = as_matrix(accumulated(cotangent), a, like)
+    result = tf.linalg.matmul(as_rows(accumulated(a)), product, transpose_a=True)
+    result = result if like.shape.rank > 1 else result[..., 0]
+    return tf.cast(sum_to(result, like), cotangent.dtype)
+
+
+def as_rows(x: Tensor) -> Tensor:
+    return tf.expand_dims(x, 0) if x.shape.rank == 1 else x
+
+
+def as_columns(x: Tensor) -> Tensor:
+    return tf.expand_dims(x, 1) if x.shape.rank == 1 else x
+
+
+def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = tf.expand_dims(product, -1) if b.shape.rank == 1 else product
+    return tf.expand_dims(product, -2) if a.shape.rank == 1 else product
+
+
+def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
+    return tf.cast(tf.einsum(subscripts, *map(accumulated, arrays)), arrays[0].dtype)
+
+
+def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
+    """A constant of the graph; eagerly, one tensor for each device and dtype."""
+    if not tf.executing_eagerly():
+        return tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
+    place = "tensorflow", like.device, dtype
+    tensor = value.native.get(place)
+    if tensor is None:
+        with tf.device(like.device):
+            tensor = tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
+        value.native[place] = tensor
+    return tensor
+
+
 OPS: dict[Op, Callable[..., Any]] = {
     ops.SUM: sum_,
     ops.MEAN: mean,
@@ -112,7 +235,17 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.MIN: min_,
     ops.ANY: any_,
     ops.ALL: all_,
+    ops.PROD: prod,
+    ops.COUNT_NONZERO: count_nonzero,
     ops.NORM: norm,
+    ops.LOGSUMEXP: logsumexp,
+    ops.SOFTMAX: softmax,
+    ops.LOG_SOFTMAX: log_softmax,
+    ops.GLU: glu,
+    ops.MATMUL: matmul,
+    ops.MATMUL_LEFT: matmul_left,
+    ops.MATMUL_RIGHT: matmul_right,
+    ops.EINSUM: einsum,
     ops.VAR: var,
     ops.STD: std,
     ops.SUM_TO: sum_to,
@@ -123,4 +256,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.FOLD_IN: fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
+    ops.BERNOULLI_LIKE: bernoulli_like,
+    ops.RADEMACHER_LIKE: rademacher_like,
+    ops.EXPONENTIAL_LIKE: exponential_like,
+    ops.GUMBEL_LIKE: gumbel_like,
+    ops.ARRAY: array,
+    **ordering.OPS,
+    **shapes.OPS,
 }

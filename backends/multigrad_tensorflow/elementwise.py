@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from multigrad import random
 from multigrad.ir import ops
 from multigrad.ir.ops import Op
+from multigrad.ir.special_pullbacks import MILLS_FROM, inverse_mills
+
+from .random import NAMESPACE
 
 Tensor = Any
 ROOT_HALF = math.sqrt(0.5)
-GELU_SCALE = math.sqrt(2 / math.pi)
+INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
 def accumulated(x: Tensor) -> Tensor:
     """16-bit floats in float32, so that a reduction rounds once."""
     return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute 16-bit floats in float32 and round once; numbers become tensors."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **attrs: Any) -> Tensor:
+        dtype = next(value.dtype for value in values if tf.is_tensor(value))
+        wide = tf.float32 if dtype.size == 2 else dtype
+        tensors = (
+            tf.cast(v, wide) if tf.is_tensor(v) else tf.constant(v, dtype=wide) for v in values
+        )
+        return tf.cast(function(*tensors, **attrs), dtype)
+
+    return call
 
 
 def equal(a: Tensor, b: Tensor) -> Tensor:
@@ -43,10 +63,18 @@ def clip(x: Tensor, min: Any, max: Any) -> Tensor:
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Tensor:
+    # In a graph tf.where takes a number that comes first for a float32.
+    if isinstance(a, bool | int | float) and isinstance(b, tf.Tensor):
+        a = tf.constant(a, b.dtype)
     return tf.where(condition, a, b)
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if dtype == tf.int32 and x.dtype.is_floating:
+        # What is out of range is left to the processor otherwise.
+        wide = tf.cast(x, tf.float64)
+        whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
+        return tf.cast(clip(whole, -(2.0**31), 2.0**31 - 1), dtype)
     return tf.cast(x, dtype)
 
 
@@ -55,46 +83,207 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     return tf.broadcast_to(filled, tf.shape(x))
 
 
-def heaviside(x: Tensor) -> Tensor:
-    return tf.cast(x > 0, x.dtype)
-
-
 def erf(x: Tensor) -> Tensor:
     # tensorflow 2.21: the float64 kernel gives NaN where the square of x overflows; erf(6) rounds to 1.
     return tf.math.erf(clip(x, -6.0, 6.0) if x.dtype == tf.float64 else x)
 
 
-def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
-    # The kernel holds the slope in float32.
-    return tf.where(x > 0, x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
-
-
-def elu(x: Tensor, *, alpha: float) -> Tensor:
-    if alpha == 1.0:
-        return tf.nn.elu(x)
-    # expm1 of what is not chosen must not overflow: its gradient would be 0 * inf.
-    return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0.0)))
-
-
-def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    # As tf.nn.gelu, whose constants are float32 ones also in float64.
-    wide = accumulated(x)
-    if approximate:
-        inner = GELU_SCALE * (wide + 0.044715 * wide * wide * wide)
-        return tf.cast(0.5 * wide * (1.0 + tf.tanh(inner)), x.dtype)
-    return tf.cast(0.5 * wide * tf.math.erfc(-ROOT_HALF * wide), x.dtype)
-
-
-def softplus(x: Tensor) -> Tensor:
-    return tf.cast(tf.nn.softplus(accumulated(x)), x.dtype)
-
-
-def silu(x: Tensor) -> Tensor:
-    return tf.nn.silu(x)
-
-
 def trunc(x: Tensor) -> Tensor:
     return tf.where(x < 0, tf.math.ceil(x), tf.floor(x))
+
+
+def frac(x: Tensor) -> Tensor:
+    return x - trunc(x)
+
+
+def signbit(x: Tensor) -> Tensor:
+    return tf.bitcast(x, INTEGERS[x.dtype.size]) < 0
+
+
+@widened
+def copysign(a: Tensor, b: Tensor) -> Tensor:
+    return tf.where(signbit(b), -tf.abs(a), tf.abs(a))
+
+
+@widened
+def cbrt(x: Tensor) -> Tensor:
+    size = tf.abs(x)
+    root = tf.pow(size, 1 / 3)
+    refined = root - (root - size / (root * root)) / 3.0  # Newton: pow alone knows 1/3 to eps only
+    return copysign(tf.where((size > 0) & (size < math.inf), refined, size), x)
+
+
+@widened
+def hypot(a: Tensor, b: Tensor) -> Tensor:
+    large, small = tf.maximum(tf.abs(a), tf.abs(b)), tf.minimum(tf.abs(a), tf.abs(b))
+    ratio = tf.where(large > 0, small / large, tf.zeros_like(large))
+    length = large * tf.sqrt(1.0 + ratio * ratio)
+    infinite = tf.math.is_inf(a) | tf.math.is_inf(b)
+    return tf.where(infinite, tf.constant(math.inf, large.dtype), length)
+
+
+@widened
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    return tf.raw_ops.Mod(x=a, y=b)
+
+
+@widened
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    return tf.math.floormod(a, b)
+
+
+@widened
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    """As NumPy and Python: a / b may round up to the next integer, a - fmod(a, b) does not."""
+    rest = tf.raw_ops.Mod(x=a, y=b)
+    ratio = (a - rest) / b
+    ratio = tf.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
+    whole = tf.floor(ratio)
+    whole = tf.where(ratio - whole > 0.5, whole + 1.0, whole)
+    return tf.where(b == 0, a / b, whole)
+
+
+@widened
+def fmax(a: Tensor, b: Tensor) -> Tensor:
+    larger = tf.where(tf.math.is_nan(b), a, tf.maximum(a, b))
+    return tf.where(tf.math.is_nan(a), b, larger)
+
+
+@widened
+def fmin(a: Tensor, b: Tensor) -> Tensor:
+    smaller = tf.where(tf.math.is_nan(b), a, tf.minimum(a, b))
+    return tf.where(tf.math.is_nan(a), b, smaller)
+
+
+@widened
+def atan2(a: Tensor, b: Tensor) -> Tensor:
+    return tf.atan2(a, b)
+
+
+@widened
+def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    return a + weight * (b - a)
+
+
+@widened
+def exp2(x: Tensor) -> Tensor:
+    return tf.pow(tf.constant(2.0, x.dtype), x)
+
+
+@widened
+def log2(x: Tensor) -> Tensor:
+    return tf.math.log(x) * (1 / math.log(2))
+
+
+@widened
+def log10(x: Tensor) -> Tensor:
+    return tf.math.log(x) * (1 / math.log(10))
+
+
+@widened
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    apart = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
+    return tf.where(a == b, a + math.log(2), apart)
+
+
+@widened
+def xlogy(a: Tensor, b: Tensor) -> Tensor:
+    # tf.math.xlogy(0, NaN) is 0.
+    return tf.where(tf.math.is_nan(b), b, tf.math.xlogy(a, b))
+
+
+@widened
+def xlog1py(a: Tensor, b: Tensor) -> Tensor:
+    return tf.where(tf.math.is_nan(b), b, tf.math.xlog1py(a, b))
+
+
+@widened
+def sinc(x: Tensor) -> Tensor:
+    angle = math.pi * tf.where(x == 0, tf.ones_like(x), x)
+    return tf.where(x == 0, tf.ones_like(x), tf.sin(angle) / angle)
+
+
+@widened
+def deg2rad(x: Tensor) -> Tensor:
+    return x * (math.pi / 180)
+
+
+@widened
+def rad2deg(x: Tensor) -> Tensor:
+    return x * (180 / math.pi)
+
+
+def erfinv(x: Tensor) -> Tensor:
+    # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
+    wide = tf.cast(x, tf.float64)
+    inside = random.erfinv(clip(wide, -1.0 + 2.0**-53, 1.0 - 2.0**-53), NAMESPACE, True)
+    outside = tf.where(tf.abs(wide) == 1.0, wide * math.inf, wide * math.nan)
+    return tf.cast(tf.where(tf.abs(wide) < 1.0, inside, outside), x.dtype)
+
+
+@widened
+def ndtr(x: Tensor) -> Tensor:
+    return 0.5 * tf.math.erfc(-ROOT_HALF * x)
+
+
+@widened
+def ndtri(x: Tensor) -> Tensor:
+    return tf.math.ndtri(x)
+
+
+@widened
+def log_ndtr(x: Tensor) -> Tensor:
+    middle = tf.math.log(0.5 * tf.math.erfc(-ROOT_HALF * clip(x, -MILLS_FROM, 1.0)))
+    right = tf.math.log1p(-0.5 * tf.math.erfc(ROOT_HALF * tf.maximum(x, 1.0)))
+    mills = inverse_mills(tf.maximum(-x, MILLS_FROM))
+    left = -0.5 * x * x - tf.math.log(mills * math.sqrt(2 * math.pi))
+    return tf.where(x < -MILLS_FROM, left, tf.where(x > 1.0, right, middle))
+
+
+@widened
+def lgamma(x: Tensor) -> Tensor:
+    return tf.math.lgamma(x)
+
+
+@widened
+def digamma(x: Tensor) -> Tensor:
+    """Reflected here: the float64 kernel (tensorflow 2.21) loses every digit near its poles."""
+    below = x < 0
+    right = tf.math.digamma(tf.where(below, 1.0 - x, x))
+    left = right - math.pi / tf.tan(math.pi * (x - tf.round(x)))
+    left = tf.where(x == tf.floor(x), x * math.nan, left)
+    return tf.where(x == 0, -1.0 / x, tf.where(below, left, right))
+
+
+@widened
+def polygamma(x: Tensor, *, n: int) -> Tensor:
+    sign = (-1.0) ** (n + 1)
+    inside = (x > 0) & (x < math.inf)
+    safe = tf.where(inside, x, tf.ones_like(x))
+    values = sign * math.factorial(n) * tf.math.zeta((n + 1.0) * tf.ones_like(x), safe)
+    zeros = tf.zeros_like(x)
+    outside = tf.where(x == 0, zeros + sign * math.inf, tf.where(x > 0, zeros, x * math.nan))
+    return tf.where(inside, values, outside)
+
+
+def nan_to_num(
+    x: Tensor, *, nan: float, posinf: float | None, neginf: float | None
+) -> Tensor:  # fmt: skip
+    above = x.dtype.max if posinf is None else tf.cast(posinf, x.dtype)
+    below = x.dtype.min if neginf is None else tf.cast(neginf, x.dtype)
+    finite = tf.where(x == math.inf, above, tf.where(x == -math.inf, below, x))
+    return tf.where(tf.math.is_nan(x), tf.cast(nan, x.dtype), finite)
+
+
+def left_shift(a: Any, b: Any) -> Tensor:
+    # The kernel takes 31 for what is out of range.
+    shifted = tf.bitwise.left_shift(tf.cast(a, tf.int32), tf.cast(b, tf.int32))
+    return tf.where((b < 0) | (b > 31), 0, shifted)
+
+
+def right_shift(a: Any, b: Any) -> Tensor:
+    places = tf.where((b < 0) | (b > 31), 31, b)
+    return tf.bitwise.right_shift(tf.cast(a, tf.int32), tf.cast(places, tf.int32))
 
 
 OPS: dict[Op, Callable[..., Any]] = {
@@ -122,6 +311,46 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ATAN: tf.atan,
     ops.TANH: tf.tanh,
     ops.ERF: erf,
+    ops.FRAC: frac,
+    ops.CBRT: cbrt,
+    ops.FLOOR_DIVIDE: floor_divide,
+    ops.REMAINDER: remainder,
+    ops.FMOD: fmod,
+    ops.FMAX: fmax,
+    ops.FMIN: fmin,
+    ops.COPYSIGN: copysign,
+    ops.HYPOT: hypot,
+    ops.ATAN2: atan2,
+    ops.LERP: lerp,
+    ops.EXP2: exp2,
+    ops.LOG2: log2,
+    ops.LOG10: log10,
+    ops.LOGADDEXP: logaddexp,
+    ops.XLOGY: xlogy,
+    ops.XLOG1PY: xlog1py,
+    ops.TAN: tf.tan,
+    ops.ASIN: tf.asin,
+    ops.ACOS: tf.acos,
+    ops.SINC: sinc,
+    ops.DEG2RAD: deg2rad,
+    ops.RAD2DEG: rad2deg,
+    ops.SINH: tf.sinh,
+    ops.COSH: tf.cosh,
+    ops.ASINH: tf.asinh,
+    ops.ACOSH: tf.acosh,
+    ops.ATANH: tf.atanh,
+    ops.ERFC: tf.math.erfc,
+    ops.ERFINV: erfinv,
+    ops.NDTR: ndtr,
+    ops.NDTRI: ndtri,
+    ops.LOG_NDTR: log_ndtr,
+    ops.LGAMMA: lgamma,
+    ops.DIGAMMA: digamma,
+    ops.POLYGAMMA: polygamma,
+    ops.SIGNBIT: signbit,
+    ops.NAN_TO_NUM: nan_to_num,
+    ops.BITWISE_LEFT_SHIFT: left_shift,
+    ops.BITWISE_RIGHT_SHIFT: right_shift,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
@@ -130,13 +359,4 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.CAST: cast,
     ops.FULL_LIKE: full_like,
     ops.STOP_GRADIENT: tf.stop_gradient,
-    ops.SIGMOID: tf.sigmoid,
-    ops.RELU: tf.nn.relu,
-    ops.RELU6: tf.nn.relu6,
-    ops.SILU: silu,
-    ops.SOFTPLUS: softplus,
-    ops.HEAVISIDE: heaviside,
-    ops.LEAKY_RELU: leaky_relu,
-    ops.ELU: elu,
-    ops.GELU: gelu,
 }

@@ -20,9 +20,12 @@ def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def is_traced(x: Any) -> bool:
     """Return whether a tensor's values are known at run time only."""
-    return torch.compiler.is_compiling() or (
-        torch._C._functorch.is_functorch_wrapped_tensor(x) if isinstance(x, torch.Tensor) else False
-    )
+    if torch.compiler.is_compiling():
+        return True
+    if not isinstance(x, torch.Tensor):
+        return False
+    # A meta tensor has no values at all.
+    return x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def dtype(name: str) -> torch.dtype:

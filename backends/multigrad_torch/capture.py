@@ -9,7 +9,10 @@ import torch.nn.functional as F
 
 from multigrad.capture import composites, methods
 from multigrad.capture.dialect import Dialect, is_instance, register_dialect
+from multigrad.capture.extremes import extremes
 from multigrad.ir import neutral
+
+from . import capture_arrays, capture_elementwise
 
 Tensor = Any
 
@@ -34,18 +37,14 @@ def where(condition: Tensor, input: Any, other: Any) -> Tensor:
     return neutral.where(condition, input, other)
 
 
-def max_(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """torch.max(x), torch.max(a, b); torch.max(x, dim) returns indices too: not captured."""
-    if len(args) == 1 and not isinstance(args[0], int) and not kwargs:
-        return neutral.maximum(input, args[0])
-    return methods.max(input, *args, **kwargs)
+def max_(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
+    return extremes(neutral.max, neutral.maximum, input, *args, **kwargs)
 
 
-def min_(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """torch.min(x), torch.min(a, b); torch.min(x, dim) returns indices too: not captured."""
-    if len(args) == 1 and not isinstance(args[0], int) and not kwargs:
-        return neutral.minimum(input, args[0])
-    return methods.min(input, *args, **kwargs)
+def min_(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.min(x), torch.min(a, b); torch.min(x, dim) gives values and indices."""
+    return extremes(neutral.min, neutral.minimum, input, *args, **kwargs)
 
 
 def std(input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
@@ -119,12 +118,6 @@ def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     return neutral.softplus(input) if beta == 1 else neutral.softplus(input * beta) / beta
 
 
-def hardtanh(
-    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> Tensor:
-    return neutral.clip(input, min_val, max_val)
-
-
 def heaviside(input: Tensor, values: Any) -> Tensor:
     """`values` at zero, else 0 or 1; NaN gives 0."""
     return neutral.where(neutral.equal(input, 0), values, neutral.heaviside(input))
@@ -141,32 +134,6 @@ def is_tensor(obj: Any) -> bool:
 def sign(input: Tensor) -> Tensor:
     """torch.sign gives 0 for NaN."""
     return neutral.where(neutral.isnan(input), 0.0, neutral.sign(input))
-
-
-def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    return neutral.relu6(input + 3.0) / 6.0
-
-
-def logsigmoid(input: Tensor) -> Tensor:
-    return neutral.negative(neutral.softplus(neutral.negative(input)))
-
-
-def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    return input * neutral.tanh(neutral.softplus(input))
-
-
-def softsign(input: Tensor) -> Tensor:
-    return input / (neutral.abs(input) + 1.0)
-
-
-def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = False) -> Tensor:
-    return neutral.where(input > threshold, input, value)
-
-
-def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    if dim is None:
-        raise TypeError("softmax without a dim")
-    return composites.softmax(input, dim, dtype)
 
 
 def normalize(
@@ -189,10 +156,10 @@ METHODS = {
     if (method := getattr(_T, name, None)) is not None
 }
 ALIASES: dict[Any, Any] = {
-    **METHODS,
-    _T.add: methods.add, _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rmul__: neutral.multiply,
-    _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv, _T.__pow__: neutral.pow, _T.__rpow__: rpow, _T.__and__: neutral.logical_and,
-    _T.__or__: neutral.logical_or, _T.__xor__: neutral.logical_xor, _T.sign: sign,
+    **METHODS, **capture_elementwise.ALIASES, **capture_arrays.ALIASES,
+    _T.max: max_, _T.min: min_, _T.add: methods.add, _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rmul__: neutral.multiply,
+    _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv, _T.__pow__: neutral.pow, _T.__rpow__: rpow,
+    _T.sign: sign,
     torch.add: methods.add, torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub,
     torch.mul: neutral.multiply, torch.multiply: neutral.multiply, torch.div: methods.div,
     torch.divide: methods.div, torch.true_divide: methods.div, torch.neg: neutral.negative,
@@ -213,8 +180,6 @@ ALIASES: dict[Any, Any] = {
     torch.ne: neutral.not_equal, torch.not_equal: neutral.not_equal,
     torch.logical_and: neutral.logical_and, torch.logical_or: neutral.logical_or,
     torch.logical_xor: neutral.logical_xor, torch.logical_not: neutral.logical_not,
-    torch.bitwise_and: neutral.logical_and, torch.bitwise_or: neutral.logical_or,
-    torch.bitwise_xor: neutral.logical_xor, torch.bitwise_not: neutral.logical_not,
     torch.isnan: neutral.isnan, torch.isinf: neutral.isinf, torch.isfinite: neutral.isfinite,
     torch.clamp: clamp, torch.clip: clamp, torch.clamp_min: methods.clamp_min,
     torch.clamp_max: methods.clamp_max, torch.maximum: neutral.maximum,
@@ -222,20 +187,16 @@ ALIASES: dict[Any, Any] = {
     torch.amin: methods.amin, torch.where: where, torch.masked_fill: methods.masked_fill,
     torch.sum: methods.sum, torch.mean: methods.mean, torch.any: methods.any,
     torch.all: methods.all, torch.std: std, torch.var: var, torch.norm: norm,
-    torch.linalg.vector_norm: vector_norm, torch.linalg.norm: vector_norm,
+    torch.linalg.vector_norm: vector_norm,
     torch.zeros_like: zeros_like, torch.ones_like: ones_like, torch.full_like: full_like,
     torch.rand_like: rand_like, torch.randn_like: randn_like, torch.relu: relu, F.relu: relu,
     F.relu6: relu6, F.leaky_relu: leaky_relu, F.elu: elu, F.gelu: gelu, F.silu: silu,
-    F.softplus: softplus, F.hardtanh: hardtanh, torch.heaviside: heaviside, torch.numel: numel,
+    F.softplus: softplus, torch.heaviside: heaviside, torch.numel: numel,
     torch.is_floating_point: methods.is_floating_point,
     torch.clone: methods.clone, torch.unsqueeze: methods.unsqueeze, torch.detach: methods.detach,
     torch.addcmul: composites.addcmul, torch.addcdiv: composites.addcdiv,
-    torch.lerp: composites.lerp, torch.frac: composites.frac, torch.exp2: composites.exp2,
-    torch.cosh: composites.cosh, torch.sinh: composites.sinh, torch.softmax: softmax,
-    F.softmax: softmax, F.normalize: normalize, torch.nan_to_num: composites.nan_to_num,
+    F.normalize: normalize,
     torch.bernoulli: composites.bernoulli, F.dropout: dropout, torch.empty_like: zeros_like,
-    F.hardsigmoid: hardsigmoid, F.logsigmoid: logsigmoid, F.mish: mish, F.softsign: softsign,
-    F.threshold: threshold, F.threshold_: threshold,
 }  # fmt: skip
 
 
@@ -252,7 +213,7 @@ register_dialect(
         as_torch_dtype,
         torch.device("cpu"),
         correction=1,
-        methods={"sign": sign, "sgn": sign},
+        methods={"max": max_, "min": min_, "sgn": sign, "sign": sign},
         hidden={torch.is_tensor: is_tensor},
     ),
 )

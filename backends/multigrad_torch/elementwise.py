@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
 
 from multigrad.ir import ops
 from multigrad.ir.ops import Op
 
 Tensor: TypeAlias = torch.Tensor
-transforms_active = torch._C._are_functorch_transforms_active
+HALVES = (torch.float16, torch.bfloat16)
+ROOT_HALF = math.sqrt(0.5)
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute 16-bit floats in float32 and round once."""
+
+    @functools.wraps(function)
+    def call(x: Tensor, **attrs: Any) -> Tensor:
+        if x.dtype in HALVES:
+            return function(x.float(), **attrs).to(x.dtype)
+        return function(x, **attrs)
+
+    return call
+
+
+def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Take numbers, and 0-d tensors of any dtype or device, beside a tensor; 16-bit floats as `widened`."""
+
+    @functools.wraps(function)
+    def call(*values: Any) -> Tensor:
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        like = next((tensor for tensor in tensors if tensor.ndim), tensors[0])
+        dtype = torch.float32 if like.dtype in HALVES else like.dtype
+        operands = [
+            value.to(like.device, dtype)
+            if isinstance(value, Tensor)
+            else torch.full((), value, dtype=dtype, device=like.device)
+            for value in values
+        ]
+        return function(*operands).to(like.dtype)
+
+    return call
 
 
 def fitting(value: Any, dtype: Any) -> Any:
@@ -78,6 +110,10 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if dtype is torch.int32 and x.is_floating_point():
+        # What is out of range is left to the processor otherwise.
+        whole = torch.nan_to_num(x.double()).clamp(-(2.0**31), 2.0**31 - 1)
+        return whole.to(dtype)
     return x.to(dtype)
 
 
@@ -87,34 +123,69 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     return torch.full_like(x, fitting(value, dtype or x.dtype), dtype=dtype)
 
 
-def softplus(x: Tensor) -> Tensor:
-    # The default threshold of 20 returns x where log1p(exp(-x)) still counts in float64.
-    return F.softplus(x, threshold=40.0)
-
-
-def heaviside(x: Tensor) -> Tensor:
-    # Compared straight into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside 5.2 ms).
-    # `out=` has no batching rule and no derivative, so only where neither is wanted.
-    if torch.is_grad_enabled() or transforms_active():
-        return (x > 0).to(x.dtype)
-    return torch.gt(x, 0, out=torch.empty_like(x))
-
-
 def erf(x: Tensor) -> Tensor:
     # torch 2.13: the bfloat16 kernel is off by 6 % near zero.
     return torch.erf(x.float()).to(x.dtype) if x.dtype == torch.bfloat16 else torch.erf(x)
 
 
-def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
-    return F.leaky_relu(x, slope)
+@widened
+def cbrt(x: Tensor) -> Tensor:
+    size = x.abs()
+    root = size.pow(1 / 3)
+    refined = root - (root - size / (root * root)) / 3  # Newton: pow alone knows 1/3 to eps only
+    return torch.copysign(torch.where((size > 0) & (size < math.inf), refined, size), x)
 
 
-def elu(x: Tensor, *, alpha: float) -> Tensor:
-    return F.elu(x, alpha)
+@aligned
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    # torch 2.13, CPU: NaN where a / b overflows. So a multiple of b that is near 1 or above comes first.
+    power = 2.0 ** (1022 if b.dtype == torch.float64 else 126)
+    return torch.fmod(torch.fmod(a, torch.where(b.abs() < 1, b * power, b)), b)
 
 
-def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    return F.gelu(x, approximate="tanh" if approximate else "none")
+@aligned
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    rest = fmod(a, b)
+    return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@aligned
+def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    return a + weight * (b - a)
+
+
+@widened
+def ndtr(x: Tensor) -> Tensor:
+    # torch.special.ndtr is 0 from -6 down in float32: (1 + erf) / 2.
+    return 0.5 * torch.special.erfc(-ROOT_HALF * x)
+
+
+@widened
+def digamma(x: Tensor) -> Tensor:
+    """Reflected here: torch.digamma (2.13) loses every digit near its poles in float64."""
+    below = x < 0
+    right = torch.digamma(torch.where(below, 1.0 - x, x))
+    left = right - math.pi / torch.tan(math.pi * (x - torch.round(x)))
+    left = torch.where(x == torch.floor(x), math.nan, left)
+    return torch.where(below, left, right)
+
+
+@widened
+def polygamma(x: Tensor, *, n: int) -> Tensor:
+    # torch.polygamma(1, x) is off by 2e6 eps in float64; NaN at infinity for the others.
+    sign = (-1.0) ** (n + 1)
+    inside = (x > 0) & (x < math.inf)
+    values = sign * math.factorial(n) * torch.special.zeta(n + 1.0, torch.where(inside, x, 1.0))
+    outside = torch.where(x == 0, sign * math.inf, torch.where(x > 0, 0.0, math.nan))
+    return torch.where(inside, values, outside.to(x.dtype))
+
+
+def nan_to_num(
+    x: Tensor, *, nan: float, posinf: float | None, neginf: float | None
+) -> Tensor:  # fmt: skip
+    numbers = {"nan": nan, "posinf": posinf, "neginf": neginf}
+    fit = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
+    return torch.nan_to_num(x, **fit)
 
 
 def stop_gradient(x: Tensor) -> Tensor:
@@ -144,6 +215,46 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ATAN: torch.atan,
     ops.TANH: torch.tanh,
     ops.ERF: erf,
+    ops.FRAC: torch.frac,
+    ops.CBRT: cbrt,
+    ops.FLOOR_DIVIDE: aligned(torch.floor_divide),
+    ops.REMAINDER: remainder,
+    ops.FMOD: fmod,
+    ops.FMAX: aligned(torch.fmax),
+    ops.FMIN: aligned(torch.fmin),
+    ops.COPYSIGN: aligned(torch.copysign),
+    ops.HYPOT: aligned(torch.hypot),
+    ops.ATAN2: aligned(torch.atan2),
+    ops.LERP: lerp,
+    ops.EXP2: torch.exp2,
+    ops.LOG2: torch.log2,
+    ops.LOG10: torch.log10,
+    ops.LOGADDEXP: aligned(torch.logaddexp),
+    ops.XLOGY: aligned(torch.xlogy),
+    ops.XLOG1PY: aligned(torch.special.xlog1py),
+    ops.TAN: torch.tan,
+    ops.ASIN: torch.asin,
+    ops.ACOS: torch.acos,
+    ops.SINC: torch.sinc,
+    ops.DEG2RAD: torch.deg2rad,
+    ops.RAD2DEG: torch.rad2deg,
+    ops.SINH: torch.sinh,
+    ops.COSH: torch.cosh,
+    ops.ASINH: torch.asinh,
+    ops.ACOSH: torch.acosh,
+    ops.ATANH: torch.atanh,
+    ops.ERFC: torch.special.erfc,
+    ops.ERFINV: torch.erfinv,
+    ops.NDTR: ndtr,
+    ops.NDTRI: widened(torch.special.ndtri),
+    ops.LOG_NDTR: widened(torch.special.log_ndtr),
+    ops.LGAMMA: torch.lgamma,
+    ops.DIGAMMA: digamma,
+    ops.POLYGAMMA: polygamma,
+    ops.SIGNBIT: torch.signbit,
+    ops.NAN_TO_NUM: nan_to_num,
+    ops.BITWISE_LEFT_SHIFT: torch.bitwise_left_shift,
+    ops.BITWISE_RIGHT_SHIFT: torch.bitwise_right_shift,
     ops.ISNAN: torch.isnan,
     ops.ISINF: torch.isinf,
     ops.ISFINITE: torch.isfinite,
@@ -152,15 +263,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.CAST: cast,
     ops.FULL_LIKE: full_like,
     ops.STOP_GRADIENT: stop_gradient,
-    ops.SIGMOID: torch.sigmoid,
-    ops.RELU: torch.relu,
-    ops.RELU6: F.relu6,
-    ops.SILU: F.silu,
-    ops.SOFTPLUS: softplus,
-    ops.HEAVISIDE: heaviside,
-    ops.LEAKY_RELU: leaky_relu,
-    ops.ELU: elu,
-    ops.GELU: gelu,
 }
 
 # Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does not.

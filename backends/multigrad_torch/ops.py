@@ -7,11 +7,11 @@ from typing import Any
 
 from multigrad.ir.ops import Op
 
-from . import arrays, elementwise
+from . import activations, arrays, elementwise
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED"]
 
-OPS: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **arrays.OPS}
+OPS: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
 
 UNSUPPORTED: dict[Op, str] = {}

@@ -108,6 +108,8 @@ def _has_number_from_elsewhere(graph: Graph, trace: Trace, static: Mapping[str, 
 
     It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
     """
+    if any(node.op is ops.ARRAY for node in graph.nodes()):
+        return True
     written = {0.0, 1.0, *_numbers(trace.facts.values()), *_numbers(static.values())}
     written.update(_numbers(trace.numbers))
     for code in trace.codes:

@@ -32,6 +32,7 @@ class Dialect:
         correction: what `x.std()` and `x.var()` subtract from n by default.
         methods: tensor methods that mean something else in this library.
         hidden: functions that offer no protocol, and what stands in for them in a rule.
+        mutable: whether `x += 1` reaches whoever else holds x.
     """
 
     aliases: Mapping[Any, Handler]
@@ -41,6 +42,7 @@ class Dialect:
     correction: int = 0
     methods: Mapping[str, Handler] = field(default_factory=dict)
     hidden: Mapping[Any, Handler] = field(default_factory=dict)
+    mutable: bool = True
 
 
 _dialects: dict[str, Dialect] = {}
@@ -58,8 +60,11 @@ def find_dialect(name: str) -> Dialect | None:
 
 def find_hidden(name: str) -> dict[Any, Handler]:
     """Return the stand-ins for functions of that name, by function, in all dialects."""
+    from .creation import creators
+
     rows = [row for dialect in _dialects.values() for row in dialect.hidden.items()]
-    return {function: stand_in for function, stand_in in rows if function.__name__ == name}
+    found = {function: stand_in for function, stand_in in rows if function.__name__ == name}
+    return {**creators(name, _dialects), **found}
 
 
 def is_instance(value: Any, classes: Any) -> bool:
@@ -81,18 +86,63 @@ def is_instance(value: Any, classes: Any) -> bool:
 def record_call(dialect: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a foreign function called with symbolic values."""
     trace = _find_trace((*args, *kwargs.values()))
-    handler = _dialects[dialect].aliases.get(function) if dialect in _dialects else None
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
+    handler = _find_handler(dialect, function, name)
+    if name.rpartition(".")[2] in ("backward", "grad"):
+        raise trace.error(
+            f"calls {dialect}'s {name}: a rule is the backward pass. Write the derivative out, or "
+            f"register the rule with native=True to run it as it is"
+        )
     if handler is None:
         raise trace.error(
             f"calls {dialect}'s {name}, which is not captured. "
             f"Write it with xg.xp, or register the rule with native=True to run it as it is"
         )
+    target, kwargs = _find_target(name, args, kwargs)
+    if target is not None and not isinstance(target, Value):
+        raise trace.error(
+            f"lets {dialect}'s {name} write into a {type(target).__name__} that the rule did not get "
+            f"or make. Use the function's result"
+        )
+    before, trace.dialect = trace.dialect, dialect
     try:
-        return handler(*args, **kwargs)
+        result = handler(*args, **kwargs)
+        return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
         raise trace.error(f"calls {dialect}'s {name} in a way not captured: {error}") from error
+    finally:
+        trace.dialect = before
+
+
+def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
+    """Return what a function records; one that updates its argument records what its plain form does."""
+    if dialect not in _dialects:
+        return None
+    aliases = _dialects[dialect].aliases
+    handler = aliases.get(function)
+    if handler is None and _updates(name):
+        library = sys.modules[dialect]
+        for part in name.split(".")[:-1]:
+            library = getattr(library, part, library)
+        plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
+        handler = aliases.get(plain)
+    return handler
+
+
+def _updates(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _find_target(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return what a call writes its result into, or None, and the other keywords."""
+    others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
+    if _updates(name) or kwargs.get("inplace"):
+        return args[0], others
+    out = kwargs.get("out")
+    return out[0] if isinstance(out, tuple) and len(out) == 1 else out, others
 
 
 def _find_trace(values: tuple[Any, ...]) -> Trace:

@@ -6,14 +6,17 @@ keyword used, then the modules that the rule mentions, decide.
 
 from __future__ import annotations
 
-import math
+import builtins
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from ..ir import neutral
-from ..ir.record import Value, cast
-from . import composites
+from ..ir.record import Value, cast, lift
+from ..ir.types import is_float
+from . import arrays, composites, creation, elementwise
 from .dialect import find_dialect
+from .symbols import SymbolicShape
 
 Tensor = Any
 
@@ -59,7 +62,7 @@ def amin(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MI
 def max(
     x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
 ) -> Tensor:
-    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns indices too: not captured."""
+    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns indices too."""
     _refuse_indices("max", args, kwargs)
     return neutral.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
@@ -67,7 +70,7 @@ def max(
 def min(
     x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
 ) -> Tensor:
-    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns indices too: not captured."""
+    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns indices too."""
     _refuse_indices("min", args, kwargs)
     return neutral.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
@@ -88,14 +91,8 @@ def all(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MIS
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
-    axis = axis_of(dim, MISSING)
-    if p in (2, 2.0, "fro", None):
-        return neutral.norm(x, axis=axis, keepdims=keepdim)
-    if p == 1:
-        return neutral.sum(neutral.abs(x), axis=axis, keepdims=keepdim)
-    if p == math.inf:
-        return neutral.max(neutral.abs(x), axis=axis, keepdims=keepdim)
-    raise TypeError(f"norm of order {p!r}; 1, 2 and inf are known")
+    order = 2 if p in ("fro", None) else p
+    return neutral.norm(x, axis_of(dim, MISSING), keepdim, order)
 
 
 def var(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = False, *,
@@ -214,18 +211,6 @@ def clone(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x.trace.value(x.node)
 
 
-def reshape(x: Tensor, *shape: Any) -> Tensor:
-    """Only to the own shape: `x.view(grad_out.shape)` undoes what broadcasting did not do."""
-    given = shape[0] if len(shape) == 1 else shape
-    if not isinstance(given, int) and given == x.shape:
-        return x
-    raise TypeError("a rule keeps its input's shape")
-
-
-def view_as(x: Tensor, other: Tensor) -> Tensor:
-    return reshape(x, other.shape)
-
-
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
     return neutral.add(x, _scaled(other, alpha))
 
@@ -239,9 +224,10 @@ def _scaled(other: Any, alpha: Any) -> Any:
 
 
 def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    if rounding_mode is not None:
-        raise TypeError("a rounding_mode; use xp.floor(a / b)")
-    return neutral.divide(x, other)
+    if rounding_mode == "floor":
+        return neutral.floor_divide(x, other)
+    quotient = neutral.divide(x, other)
+    return quotient if rounding_mode is None else neutral.trunc(quotient)
 
 
 def fill(x: Tensor, value: Any) -> Tensor:
@@ -249,7 +235,8 @@ def fill(x: Tensor, value: Any) -> Tensor:
 
 
 def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    return source if isinstance(source, Value) else neutral.full_like(x, source)
+    source = x.trace.value(lift(x.trace, source))
+    return neutral.full_like(x, source) if source.node.type.kind == "scalar" else source
 
 
 def zero(x: Tensor) -> Tensor:
@@ -277,7 +264,34 @@ def detach(x: Tensor) -> Tensor:
 
 
 def is_floating_point(x: Tensor) -> bool:
-    return x.node.type.dtype != "bool"
+    return is_float(x.node.type)
+
+
+def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
+    """A tensor of one number on x's device: of a symbolic shape, or a constant."""
+    import numpy as np
+
+    if isinstance(size, SymbolicShape):
+        return neutral.full_like(size.value, fill_value, creation.weak(dtype))
+    lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
+    array = np.full(
+        lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
+    )
+    value = x.trace.value(lift(x.trace, array))
+    return value if creation.weak(dtype) is None else cast(value, "bool")
+
+
+def new_zeros(x: Tensor, *size: Any, **options: Any) -> Tensor:
+    return new_full(x, size[0] if len(size) == 1 else size, 0.0, **options)
+
+
+def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
+    return new_full(x, size[0] if len(size) == 1 else size, 1.0, **options)
+
+
+def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
+    value = x.trace.value(lift(x.trace, data))
+    return value if creation.weak(dtype) is None else cast(value, "bool")
 
 
 def relu(x: Tensor) -> Tensor:
@@ -285,32 +299,33 @@ def relu(x: Tensor) -> Tensor:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
+    **elementwise.METHODS, **arrays.METHODS,
     "abs": neutral.abs, "absolute": neutral.abs, "add": add, "addcdiv": composites.addcdiv,
     "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
     "arctan": neutral.atan, "astype": astype, "atan": neutral.atan, "bernoulli": composites.bernoulli,
     "bfloat16": bfloat16, "bool": bool_, "ceil": neutral.ceil, "clamp": clamp,
     "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
-    "contiguous": identity, "copy": clone, "cos": neutral.cos, "cosh": composites.cosh, "detach": detach,
+    "contiguous": identity, "copy": clone, "cos": neutral.cos, "detach": detach,
     "dim": dim, "div": div, "divide": div, "double": double, "eq": neutral.equal,
-    "erf": neutral.erf, "exp": neutral.exp, "exp2": composites.exp2, "expand_as": expand_as,
-    "expm1": neutral.expm1, "fill": fill, "float": float, "floor": neutral.floor, "frac": composites.frac,
+    "erf": neutral.erf, "exp": neutral.exp, "expand_as": expand_as,
+    "expm1": neutral.expm1, "fill": fill, "float": float, "floor": neutral.floor,
     "ge": neutral.greater_equal, "gt": neutral.greater, "half": half,
     "is_floating_point": is_floating_point, "isfinite": neutral.isfinite, "isinf": neutral.isinf,
     "isnan": neutral.isnan, "item": item, "le": neutral.less_equal, "log": neutral.log,
-    "lerp": composites.lerp, "log1p": neutral.log1p,
+    "log1p": neutral.log1p,
     "logical_and": neutral.logical_and, "logical_not": neutral.logical_not,
     "logical_or": neutral.logical_or, "logical_xor": neutral.logical_xor, "lt": neutral.less,
     "masked_fill": masked_fill, "max": max, "maximum": neutral.maximum, "mean": mean, "min": min,
     "minimum": neutral.minimum, "mul": neutral.multiply, "multiply": neutral.multiply,
-    "nan_to_num": composites.nan_to_num, "ne": neutral.not_equal, "neg": neutral.negative, "negative": neutral.negative, "norm": norm,
+    "ne": neutral.not_equal, "neg": neutral.negative, "negative": neutral.negative, "norm": norm,
     "numel": numel, "positive": identity, "pow": neutral.pow, "reciprocal": neutral.reciprocal,
-    "relu": relu, "reshape": reshape, "reshape_as": view_as, "round": neutral.round,
+    "relu": relu, "round": neutral.round,
     "rsqrt": neutral.rsqrt, "sigmoid": neutral.sigmoid, "sign": neutral.sign,
-    "sgn": neutral.sign, "sin": neutral.sin, "sinh": composites.sinh, "softmax": composites.softmax,
+    "sgn": neutral.sign, "sin": neutral.sin,
     "sqrt": neutral.sqrt, "square": neutral.square, "std": std, "sub": sub, "subtract": sub,
     "sum": sum, "tanh": neutral.tanh, "to": to, "true_divide": div, "trunc": neutral.trunc,
-    "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var, "view": reshape,
-    "view_as": view_as, "where": where,
+    "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var, "where": where, "new_empty": new_zeros, "new_full": new_full,
+    "new_ones": new_ones, "new_tensor": new_tensor, "new_zeros": new_zeros,
 }  # fmt: skip
 
 # Torch's in-place methods end in "_"; those that have no other form:

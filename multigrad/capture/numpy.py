@@ -9,7 +9,7 @@ import numpy as np
 from ..ir import neutral
 from ..ir.meaning import as_numpy_dtype
 from ..ir.record import Value, cast
-from . import composites, methods
+from . import arrays, elementwise, methods
 from .dialect import Dialect, register_dialect
 
 Tensor = Any
@@ -62,12 +62,6 @@ def std(x: Tensor, axis: Any = None, *, ddof: float = 0, correction: float | Non
     return neutral.std(x, axis, ddof if correction is None else correction, keepdims)
 
 
-def norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    if ord in (None, "fro") or (ord == 2 and isinstance(axis, int)):
-        return neutral.norm(x, axis, keepdims)
-    raise TypeError(f"norm of order {ord!r} over axis {axis!r}; the Euclidean norm is known")
-
-
 def zeros_like(x: Tensor, dtype: Any = None) -> Tensor:
     return neutral.zeros_like(x, dtype)
 
@@ -92,7 +86,7 @@ def nan_to_num(x: Tensor, copy: bool = True, nan: Any = 0.0, posinf: Any = None,
                neginf: Any = None) -> Tensor:  # fmt: skip
     if not copy:
         raise TypeError("nan_to_num with copy=False; take the result")
-    return composites.nan_to_num(x, nan, posinf, neginf)
+    return neutral.nan_to_num(x, nan, posinf, neginf)
 
 
 def is_scalar(x: Any) -> bool:
@@ -123,10 +117,6 @@ def round_(x: Tensor, decimals: int = 0) -> Tensor:
     return neutral.round(x)
 
 
-def square_root_of_sum(a: Tensor, b: Tensor) -> Tensor:
-    return neutral.sqrt(neutral.square(a) + neutral.square(b))
-
-
 def expand_dims(x: Tensor, axis: int) -> Tensor:
     return neutral.expand_dims(x, axis)
 
@@ -145,17 +135,16 @@ UFUNCS = {
     np.greater_equal: neutral.greater_equal, np.equal: neutral.equal,
     np.not_equal: neutral.not_equal, np.logical_and: neutral.logical_and,
     np.logical_or: neutral.logical_or, np.logical_xor: neutral.logical_xor,
-    np.logical_not: neutral.logical_not, np.bitwise_and: neutral.logical_and,
-    np.bitwise_or: neutral.logical_or, np.bitwise_xor: neutral.logical_xor,
-    np.invert: neutral.logical_not, np.isnan: neutral.isnan, np.isinf: neutral.isinf,
-    np.isfinite: neutral.isfinite, np.heaviside: heaviside, np.hypot: square_root_of_sum,
-    np.cosh: composites.cosh, np.sinh: composites.sinh, np.exp2: composites.exp2,
+    np.logical_not: neutral.logical_not, np.isnan: neutral.isnan, np.isinf: neutral.isinf,
+    np.isfinite: neutral.isfinite, np.heaviside: heaviside,
+    **elementwise.UFUNCS,
 }  # fmt: skip
 
 FUNCTIONS = {
+    **arrays.FUNCTIONS,
     np.where: where, np.clip: clip, np.sum: sum_, np.mean: mean, np.max: max_, np.amax: max_,
     np.min: min_, np.amin: min_, np.any: any_, np.all: all_, np.var: var, np.std: std,
-    np.linalg.norm: norm, np.zeros_like: zeros_like, np.ones_like: ones_like,
+    np.zeros_like: zeros_like, np.ones_like: ones_like,
     np.full_like: full_like, np.size: size, np.shape: shape, np.ndim: ndim, np.round: round_,
     np.around: round_, np.expand_dims: expand_dims, np.copy: methods.clone, np.select: select,
     np.empty_like: zeros_like, np.nan_to_num: nan_to_num,
@@ -164,6 +153,11 @@ FUNCTIONS = {
 register_dialect(
     "numpy",
     Dialect(
-        {**UFUNCS, **FUNCTIONS}, np.ndarray, as_numpy_dtype, "cpu", hidden={np.isscalar: is_scalar}
+        elementwise.WithSciPy({**UFUNCS, **FUNCTIONS}),
+        np.ndarray,
+        as_numpy_dtype,
+        "cpu",
+        methods={"max": max_, "min": min_},
+        hidden={np.isscalar: is_scalar},
     ),
 )

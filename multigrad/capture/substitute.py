@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from ..ir import neutral
@@ -50,6 +51,31 @@ BUILTINS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of `math`; on a symbolic scalar, record what it means."""
+    scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
+    return symbolic(*args) if scalars else function(*args)
+
+
+MATH: dict[Any, Callable[..., Any]] = {
+    math.ceil: neutral.ceil, math.cos: neutral.cos, math.erf: neutral.erf, math.exp: neutral.exp,
+    math.expm1: neutral.expm1, math.fabs: neutral.abs, math.floor: neutral.floor,
+    math.isfinite: neutral.isfinite, math.isinf: neutral.isinf, math.isnan: neutral.isnan,
+    math.log1p: neutral.log1p, math.pow: neutral.pow, math.sin: neutral.sin,
+    math.sqrt: neutral.sqrt, math.tanh: neutral.tanh, math.trunc: neutral.trunc, math.atan: neutral.atan,
+}  # fmt: skip
+
+
+def find_stand_ins(name: str) -> dict[Any, Callable[..., Any]]:
+    """Return what stands in for the functions of that name that offer no protocol."""
+    found = {
+        function: functools.partial(on_symbols, function, symbolic)
+        for function, symbolic in MATH.items()
+        if function.__name__ == name
+    }
+    return {**find_hidden(name), **found}
+
+
 class _Stand:
     """Stands in for a module some of whose functions offer no protocol; the rest is the module's own."""
 
@@ -68,6 +94,19 @@ def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]
     functions; anything else is returned as it is. A copy shares code and defaults with its original.
     """
     return _Substitution(trace, root_module(function)).replace(function)
+
+
+def stand_in_for(value: Any, name: str, hidden: dict[str, dict[Any, Any]]) -> Any:
+    """Return what stands in for a module or a function that a rule refers to; the value itself if nothing does."""
+    if isinstance(value, types.ModuleType):
+        found = {
+            name: rows[theirs]
+            for name, rows in hidden.items()
+            if isinstance(theirs := getattr(value, name, None), Hashable) and theirs in rows
+        }
+        return _Stand(value, found) if found else value
+    rows = hidden.get(name or getattr(value, "__name__", ""))
+    return rows.get(value, value) if rows and isinstance(value, Hashable) else value
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
@@ -124,11 +163,14 @@ class _Substitution:
         namespace = dict(function.__globals__)
         own = namespace.get("__builtins__", builtins)
         namespace["__builtins__"] = {**(own if isinstance(own, dict) else vars(own)), **BUILTINS}
-        helpers = [self.is_users(contents(cell)) for cell in function.__closure__ or ()]
+        hidden = {name: find_stand_ins(name) for name, _ in mentioned(function)}
+        stands = [stand_in_for(contents(cell), "", hidden) for cell in function.__closure__ or ()]
         # A cell without a helper is shared, so that `nonlocal` works.
         cells = tuple(
-            types.CellType() if helper else cell
-            for cell, helper in zip(function.__closure__ or (), helpers, strict=True)
+            types.CellType()
+            if self.is_users(contents(cell)) or stand is not contents(cell)
+            else cell
+            for cell, stand in zip(function.__closure__ or (), stands, strict=True)
         )
         copy = types.FunctionType(
             function.__code__, namespace, function.__name__, function.__defaults__, cells or None
@@ -136,22 +178,15 @@ class _Substitution:
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__qualname__ = function.__qualname__
         self.done[function] = copy  # before what it refers to: it may refer to itself
-        hidden = {name: find_hidden(name) for name, _ in mentioned(function)}
         for name, value in mentioned(function):
             if self.is_users(value):
                 namespace[name] = self.copy(value)
-            elif isinstance(value, types.ModuleType):
-                found = {
-                    name: rows[theirs]
-                    for name, rows in hidden.items()
-                    if (theirs := getattr(value, name, None)) in rows
-                }
-                namespace[name] = _Stand(value, found) if found else value
-            elif hidden[name] and value in hidden[name]:
-                namespace[name] = hidden[name][value]
-        for cell, original in zip(cells, function.__closure__ or (), strict=True):
+            elif (stand := stand_in_for(value, name, hidden)) is not value:
+                namespace[name] = stand
+        for cell, original, stand in zip(cells, function.__closure__ or (), stands, strict=True):
             if cell is not original:
-                cell.cell_contents = self.copy(original.cell_contents)
+                is_users = self.is_users(original.cell_contents)
+                cell.cell_contents = self.copy(original.cell_contents) if is_users else stand
         return copy
 
     def is_users(self, helper: Any) -> bool:

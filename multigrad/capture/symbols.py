@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..ir import neutral
 from ..ir.record import NeedFact, dtype_name
-from ..ir.types import INPUT_SHAPE, T
+from ..ir.types import BOOL, INPUT_SHAPE, INT32, T
 
 if TYPE_CHECKING:
     from .tracer import V
@@ -24,9 +24,12 @@ class SymbolicDType:
         return f"<SymbolicDType {self.symbol}>"
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, SymbolicDType):
-            return self.symbol == other.symbol
-        if self.symbol == T:
+        if isinstance(other, SymbolicDType) and self.symbol == other.symbol:
+            return True
+        if T in (self.symbol, getattr(other, "symbol", None)) and BOOL not in (
+            self.symbol,
+            getattr(other, "symbol", None),
+        ):
             raise NeedFact("dtype")
         return self.symbol == dtype_name(other)
 
@@ -40,7 +43,7 @@ class SymbolicDType:
 
     @property
     def is_floating_point(self) -> bool:
-        return self.symbol != "bool"
+        return self.symbol not in (BOOL, INT32)
 
 
 class SymbolicDevice:

@@ -10,15 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import neutral, ops
-from ..ir.graph import Node
+from ..ir.graph import Node, make_node
 from ..ir.record import NeedFact, Value, cast_node, known_shape
-from ..ir.types import BOOL, INPUT_SHAPE, ROW
-from . import methods
+from ..ir.shape_meaning import as_index
+from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, T, Type, is_float, keeps_rank
+from . import indexing, methods
 from .dialect import find_dialect, record_call
 from .symbols import DEVICE, SymbolicDType, SymbolicShape
 
-# Results that share memory with their operand in the frameworks: an update would reach the operand too.
-VIEWS = (ops.STOP_GRADIENT, ops.BROADCAST_TO, ops.EXPAND_DIMS)
+# Operations that give a view in every library that has views; some others give one in some of them.
+SURE_VIEWS = (
+    ops.BROADCAST_TO, ops.EXPAND_DIMS, ops.GETITEM, ops.MOVEAXIS, ops.PERMUTE_DIMS, ops.SQUEEZE,
+    ops.STOP_GRADIENT, ops.SWAPAXES,
+)  # fmt: skip
 
 
 class V(Value):
@@ -64,6 +68,14 @@ class V(Value):
         raise self.trace.error("needs the rank of an intermediate value")
 
     @property
+    def T(self) -> Any:
+        return neutral.permute_dims(self)
+
+    @property
+    def mT(self) -> Any:
+        return neutral.matrix_transpose(self)
+
+    @property
     def data(self) -> Any:
         return neutral.stop_gradient(self)
 
@@ -83,7 +95,16 @@ class V(Value):
             raise self.trace.error(
                 f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"
             )
-        return record_call("numpy", function, args, kwargs)
+        chosen = kwargs.pop("where", True)
+        if chosen is True:
+            return record_call("numpy", function, args, kwargs)
+        (out,) = kwargs.pop("out", None) or (None,)
+        if not isinstance(out, V):
+            raise self.trace.error(
+                f"calls NumPy's {ufunc.__name__} with where= and without out=, which leaves the other "
+                f"elements undefined. Use np.where"
+            )
+        return out.update(neutral.where(chosen, record_call("numpy", function, args, kwargs), out))
 
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -109,7 +130,8 @@ class V(Value):
             return _Bound(method, self)
         if name.startswith("__"):
             raise AttributeError(name)
-        in_place = methods.IN_PLACE.get(name) or methods.METHODS.get(name.removesuffix("_"))
+        plain = name.removesuffix("_")
+        in_place = methods.IN_PLACE.get(name) or own.get(plain) or methods.METHODS.get(plain)
         if in_place is not None:
             return _Bound(in_place, self, updates=True)
         if name in methods.REFUSED:
@@ -121,20 +143,67 @@ class V(Value):
 
     # --- in-place updates: the value names another node from then on ----------------------------------
     def update(self, value: Any) -> Any:
-        """Take a new value of the same type, for everyone who holds this one."""
+        """Take a new value of the same type, for everyone who holds this one.
+
+        What is of another dtype is cast, and what is smaller is repeated, as every library does in place.
+        An update of `x[index]` reaches x, and an update of x reaches `x[index]`.
+        """
         old, new = self.node, value.node
-        if old.op in VIEWS:
+        if self.base is not None and old.op is not ops.GETITEM:
             raise self.trace.error("updates a view of another tensor. Call .clone() on it first")
-        if new.type.dtype != old.type.dtype and BOOL not in (new.type.dtype, old.type.dtype):
+        views = [view for ref in self.views if (view := ref()) is not None]
+        if any(view.node.op not in SURE_VIEWS for view in views):
+            raise self.trace.error(
+                "updates a tensor of which it holds what may be a view or a copy. "
+                "Call .clone() before the update"
+            )
+        self._check_own_memory()
+        if new.type.kind == "tensor" and new.type.dtype != old.type.dtype and is_float(old.type):
             new = cast_node(new, old.type.dtype)
+        if new.type.dtype == old.type.dtype and self._may_repeat(new.type):
+            new = neutral.broadcast_to(self.trace.value(new), self).node
         if new.type != old.type:
             raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
-        self.node: Node = new
+        if isinstance(self.base, V):
+            index = as_index(old.attr("index"))
+            whole = indexing.assigned(self.base, index, self.trace.value(new))
+            self.base.update(whole)  # and with it this view
+        else:
+            self._replace(new)
         return self
 
+    def _replace(self, node: Node) -> None:
+        """Take another node, and look at it anew through every view."""
+        self.node = node
+        for ref in self.views:
+            view = ref()
+            if isinstance(view, V):
+                seen = view.node
+                operands = (node, *seen.operands[1:])
+                view._replace(make_node(seen.op, operands, dict(seen.attrs), seen.type))
+
+    def _check_own_memory(self) -> None:
+        """A cast to the own dtype returns its operand, which an update reaches: know which dtype it is."""
+        cast = self.node.op is ops.CAST and is_float(self.node.operands[0].type)
+        dtypes = (self.node.type.dtype, self.node.operands[0].type.dtype) if cast else ()
+        if T in dtypes and "dtype" not in self.trace.facts:
+            raise NeedFact("dtype")
+
+    def _may_repeat(self, new: Type) -> bool:
+        """Return whether a new value may be smaller than this one; if it is larger, that is said when it runs."""
+        old = self.node.type.shape
+        known = old == INPUT_SHAPE and (new.shape == ROW or keeps_rank(new.shape))
+        told_later = UNKNOWN in (new.shape, old) and old in (INPUT_SHAPE, UNKNOWN)
+        return new.shape != old and (known or told_later)
+
     def _updated(self, value: Any) -> Any:
-        # Numbers are immutable, so an augmented assignment binds the name anew.
-        return value if self.node.type.kind == "scalar" else self.update(value)
+        # Numbers are immutable, so an augmented assignment binds the name anew; so are some libraries' arrays.
+        name, own = self.trace.dialect, __name__.partition(".")[0]
+        dialect = find_dialect(name)
+        mutable = name in ("", own) if dialect is None else dialect.mutable
+        if self.node.type.kind == "scalar" or not mutable:
+            return value
+        return self.update(value)
 
     def __iadd__(self, other: Any) -> Any:
         return self._updated(self + other)
@@ -161,23 +230,10 @@ class V(Value):
         return self._updated(self ^ other)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        whole = index is Ellipsis or (isinstance(index, slice) and index == slice(None))
-        single = not isinstance(value, Value) or value.node.type.shape == ROW
-        if whole and single:
-            self.update(neutral.full_like(self, value))
-        elif whole:
-            self.update(value)
-        elif isinstance(index, Value) and index.node.type.dtype == BOOL and single:
-            self.update(neutral.where(index, value, self))
-        else:
-            raise self.trace.error(
-                "assigns to a part of a tensor. Use xp.where(condition, value, tensor)"
-            )
+        self.update(indexing.assigned(self, index, value))
 
     def __getitem__(self, index: Any) -> Any:
-        raise self.trace.error(
-            "indexes a tensor. Use whole-array operations: xp.where(condition, tensor, 0.0)"
-        )
+        return indexing.picked(self, index)
 
 
 class Size(V):

@@ -1,3 +1,135 @@
-"""`xg.xp`: the neutral dialect, importable as a namespace. See `multigrad.ir.neutral` for its meaning."""
+"""`xg.xp`: the neutral dialect as an Array API namespace; what `tin.__array_namespace__()` gives in a rule.
 
+The functions stand in `multigrad.ir.neutral`. Here is what a namespace has besides: dtypes, `finfo`, `asarray`,
+arrays made from a shape, `linalg`. An array made here is a constant: its floats take the dtype of what they meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..ir import neutral
 from ..ir.neutral import *
+from ..ir.record import NeedFact, dtype_name
+from ..ir.types import BOOL, FLOATS, INT32, T
+from . import creation
+from .symbols import SymbolicDType, SymbolicShape
+
+Tensor = Any
+
+__array_api_version__ = "2024.12"
+bool, int32 = SymbolicDType(BOOL), SymbolicDType(INT32)
+float16, bfloat16, float32, float64 = (SymbolicDType(name) for name in FLOATS)
+newaxis = None
+
+
+@dataclass(frozen=True, slots=True)
+class FloatInfo:
+    """What `finfo` says of a float dtype, in Python numbers."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    tiny: float
+    dtype: Any
+
+
+def finfo(type: Any) -> FloatInfo:
+    """The limits of a float dtype, or of a tensor's; in a rule the capture is repeated per dtype."""
+    import ml_dtypes
+
+    is_dtype = isinstance(type, SymbolicDType | np.dtype)
+    dtype: Any = type if is_dtype or not hasattr(type, "shape") else type.dtype
+    name = dtype_name(dtype)
+    if name == T:
+        raise NeedFact("dtype")
+    if name not in FLOATS:
+        raise TypeError(f"finfo of {name}; expected one of {', '.join(FLOATS)}")
+    limits = ml_dtypes.finfo(name)
+    tiny = float(limits.smallest_normal)
+    return FloatInfo(
+        limits.bits, float(limits.eps), float(limits.max), float(limits.min), tiny, tiny, dtype
+    )
+
+
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any:
+    """A tensor or a number as it is, nested lists of numbers as a constant."""
+    array = np.asarray(obj) if isinstance(obj, list | tuple) else obj
+    if dtype is None or isinstance(array, int | float):
+        return array
+    if isinstance(array, np.ndarray):
+        return array.astype(BOOL) if creation.weak(dtype) == BOOL else array
+    return neutral.cast(array, dtype)
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of one number: of x.shape, or of a static shape."""
+    if isinstance(shape, SymbolicShape):
+        return creation.full(shape.value, fill_value, dtype)
+    return np.full(shape, fill_value, creation.weak(dtype))
+
+
+def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full(shape, 1.0, dtype=dtype)
+
+
+def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return full(shape, 0.0, dtype=dtype)
+
+
+def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    return neutral.zeros_like(x, dtype)
+
+
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
+           device: Any = None) -> Any:  # fmt: skip
+    """Evenly spaced numbers, a constant."""
+    bounds = (start,) if stop is None else (start, stop, step)
+    return np.arange(*(creation.length(n) for n in bounds))
+
+
+def linspace(start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None,
+             endpoint: Any = True) -> Any:  # fmt: skip
+    """Numbers from start to stop, a constant."""
+    return np.linspace(start, stop, creation.length(num), endpoint=endpoint)
+
+
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None,
+        device: Any = None) -> Any:  # fmt: skip
+    """Ones on the k-th diagonal, a constant."""
+    columns = None if n_cols is None else creation.length(n_cols)
+    return np.eye(creation.length(n_rows), columns, k)
+
+
+def isdtype(dtype: Any, kind: Any) -> Any:
+    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", a dtype, or one of several."""
+    if isinstance(kind, tuple):
+        return next((True for each in kind if isdtype(dtype, each)), False)
+    if not isinstance(kind, str):
+        return dtype == kind
+    name = dtype_name(dtype)
+    own = {BOOL: ("bool",), INT32: ("integral", "signed integer", "numeric")}
+    return kind in own.get(name, ("real floating", "numeric"))
+
+
+def vector_norm(x: Tensor, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Tensor:
+    """The norm over axes, of any order."""
+    return neutral.norm(x, axis, keepdims, ord)
+
+
+linalg = SimpleNamespace(
+    matmul=neutral.matmul, matrix_transpose=neutral.matrix_transpose, vecdot=neutral.vecdot,
+    vector_norm=vector_norm,
+)  # fmt: skip
+
+__all__ = [
+    "arange", "asarray", "bfloat16", "bool", "empty_like", "eye", "finfo", "float16", "float32", "float64", "full",
+    "int32", "isdtype", "linalg", "linspace", "newaxis", "ones", "zeros",
+]  # fmt: skip
+__all__ += neutral.__all__

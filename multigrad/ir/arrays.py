@@ -6,7 +6,22 @@ from typing import Any
 
 from . import array_meaning as meaning
 from . import array_pullbacks as pullbacks
-from .op import Op, drawn, expanded, integer, key, op, reduced, shaped_like_second
+from .op import (
+    Op,
+    contracted,
+    drawn,
+    expanded,
+    integer,
+    kept,
+    key,
+    multiplied,
+    multiplied_last,
+    op,
+    reduced,
+    reshaped,
+    shaped_like_second,
+)  # fmt: skip
+from .types import UNKNOWN, Type
 
 # --- reductions --------------------------------------------------------------------------------
 AXIS = ("axis", "keepdims")
@@ -26,11 +41,51 @@ MAX = reduction("max", meaning.max_, pullbacks.extreme, "The largest; NaN propag
 MIN = reduction("min", meaning.min_, pullbacks.extreme, "The smallest; NaN propagates.")
 ANY = reduction("any", meaning.any_, pullbacks.zero, "At least one.", coerce="bool")
 ALL = reduction("all", meaning.all_, pullbacks.zero, "Every one.", coerce="bool")
+PROD = reduction("prod", meaning.prod, pullbacks.prod, "The product; 1 where there is nothing.")
+COUNT_NONZERO = reduction(
+    "count_nonzero", meaning.count_nonzero, pullbacks.zero, "How many are not 0, in x's dtype."
+)
 NORM = reduction(
-    "norm", meaning.norm, pullbacks.norm, "The Euclidean norm; inf where squares overflow."
+    "norm", meaning.norm, pullbacks.norm,
+    "The norm of order `ord` > 0 (2: Euclidean); inf where powers overflow.", "ord",
+)  # fmt: skip
+LOGSUMEXP = reduction(
+    "logsumexp", meaning.logsumexp, pullbacks.logsumexp, "The log of the sum of exponentials."
 )
 VAR = reduction("var", meaning.var, pullbacks.var, "Variance; divides by n - correction.", "correction")  # fmt: skip
 STD = reduction("std", meaning.std, pullbacks.std, "Standard deviation, as var.", "correction")
+
+# --- the softmax family ------------------------------------------------------------------------
+SOFTMAX = op(
+    "softmax", "x", attrs=("axis",), numpy=meaning.softmax, vjp=pullbacks.softmax, result=kept,
+    doc="Exponentials divided by their sum.",
+)  # fmt: skip
+LOG_SOFTMAX = op(
+    "log_softmax", "x", attrs=("axis",), numpy=meaning.log_softmax, vjp=pullbacks.log_softmax,
+    result=kept, doc="The log of softmax.",
+)  # fmt: skip
+GLU = op(
+    "glu", "x", attrs=("axis",), numpy=meaning.glu, vjp=pullbacks.glu, result=reshaped,
+    doc="The first half along an axis times the sigmoid of the second.",
+)  # fmt: skip
+
+# --- products ----------------------------------------------------------------------------------
+MATMUL = op(
+    "matmul", "a b", numpy=meaning.matmul, vjp=pullbacks.matmul, result=reshaped,
+    doc="The product of matrices in the last two axes; vectors are taken too.",
+)  # fmt: skip
+MATMUL_LEFT = op(
+    "matmul_left", "cotangent b like", numpy=meaning.matmul_left, vjp=pullbacks.matmul_left,
+    result=multiplied, doc="The cotangent of the left operand of matmul, in its shape.",
+)  # fmt: skip
+MATMUL_RIGHT = op(
+    "matmul_right", "a cotangent like", numpy=meaning.matmul_right, vjp=pullbacks.matmul_right,
+    result=multiplied_last, doc="The cotangent of the right operand of matmul, in its shape.",
+)  # fmt: skip
+EINSUM = op(
+    "einsum", "*arrays", attrs=("subscripts",), numpy=meaning.einsum, vjp=pullbacks.einsum,
+    result=contracted, doc="A sum of products over named axes, as 'ij,jk->ik'.",
+)  # fmt: skip
 
 # --- shapes ------------------------------------------------------------------------------------
 SUM_TO = op(
@@ -67,3 +122,28 @@ NORMAL_LIKE = op(
     "normal_like", "key x", coerce="raw", numpy=meaning.normal_like, vjp=pullbacks.zero,
     result=drawn, doc="Standard normal, of x's shape and dtype.", random=True,
 )  # fmt: skip
+
+
+# --- constants -----------------------------------------------------------------------------------
+def of_dtype(like: Type, *, dtype: str, value: Any) -> Type:
+    return Type("tensor", dtype, UNKNOWN)
+
+
+ARRAY = op(
+    "array", "like", attrs=("dtype", "value"), numpy=meaning.array, vjp=pullbacks.zero, coerce="raw",
+    result=of_dtype, doc="A constant array in the given dtype, on the device of `like`.",
+)  # fmt: skip
+
+
+def draw(name: str, operands: str, numpy: Any, doc: str) -> Op:
+    """Declare a random draw of x's shape and dtype."""
+    return op(
+        name, operands, coerce="raw", numpy=numpy, vjp=pullbacks.zero, result=drawn, doc=doc,
+        random=True,
+    )  # fmt: skip
+
+
+BERNOULLI_LIKE = draw("bernoulli_like", "key x p", meaning.bernoulli_like, "1 with probability p, else 0.")  # fmt: skip
+RADEMACHER_LIKE = draw("rademacher_like", "key x", meaning.rademacher_like, "1 or -1.")
+EXPONENTIAL_LIKE = draw("exponential_like", "key x", meaning.exponential_like, "Exponential with mean 1.")  # fmt: skip
+GUMBEL_LIKE = draw("gumbel_like", "key x", meaning.gumbel_like, "Standard Gumbel.")

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import ops
+from .constants import array_node
 from .graph import Node, make_node
 from .ops import Op
-from .types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INT_SCALAR, T, Type
+from .types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INT32, INT_SCALAR, ROW, T, Type, is_float
 
 
 class NeedFact(Exception):
@@ -40,11 +41,19 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
         NeedFact: whether a cast is due depends on the input's dtype.
     """
     if op.coerce == "raw":
+        if op is ops.FULL_LIKE and nodes[1].type.shape != ROW:
+            raise TypeError(f"it fills with one number, not {nodes[1].type}")
         return nodes
     if op.coerce == "bool":
         for node in nodes:
             if node.type.dtype != "bool":
                 raise TypeError(f"it needs bools, not {node.type}")
+        return nodes
+    if op.coerce == "int":
+        nodes = [cast_node(n, INT32) if _is_integer_array(n) else n for n in nodes]
+        for node in nodes:
+            if node.type.dtype not in (INT32, "int"):
+                raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
         return nodes
     if op.coerce == "where":
         condition, *values = nodes
@@ -57,12 +66,14 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
                 Type("tensor", T, condition.type.shape),
             )  # fmt: skip
             values = [filled, values[1]]
-        return [condition, *_unify(values, facts, keep_bools=True)]
-    return _unify(nodes, facts, keep_bools=op in (ops.EQ, ops.NE))
+        return [condition, *_unify(op, values, facts, keep_bools=True)]
+    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE))
 
 
-def _unify(nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool) -> list[Node]:
-    """Cast bool tensors to the float dtype of the others, and check that one dtype remains."""
+def _unify(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool
+) -> list[Node]:  # fmt: skip
+    """Cast bool and integer tensors to the float dtype of the others: one dtype remains."""
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
         return nodes
     floats = list(dict.fromkeys(n.type.dtype for n in nodes if _is_float_tensor(n)))
@@ -74,6 +85,8 @@ def _unify(nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool) -> lis
         target = floats[names.index(widest)] if widest in names else widest
     else:
         target = floats[0] if floats else T
+    if not floats and op in ops.INTEGER_OPS and _are_integers(nodes):
+        target = INT32
     return [
         cast_node(n, target) if n.type.kind == "tensor" and n.type.dtype != target else n
         for n in nodes
@@ -81,7 +94,18 @@ def _unify(nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool) -> lis
 
 
 def _is_float_tensor(node: Node) -> bool:
-    return node.type.kind == "tensor" and node.type.dtype != BOOL
+    return node.type.kind == "tensor" and is_float(node.type) and node.op is not ops.ARRAY
+
+
+def _is_integer_array(node: Node) -> bool:
+    """Return whether a node is a constant array of integers, which become those of what they meet."""
+    return node.op is ops.ARRAY and "int" in node.attr("value").dtype
+
+
+def _are_integers(nodes: list[Node]) -> bool:
+    """Return whether one is an int32 tensor, and the others are integers or bools."""
+    kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
+    return INT32 in {n.type.dtype for n in nodes} and not any("float" in kind for kind in kinds)
 
 
 def _wider(names: list[str]) -> str:
@@ -92,5 +116,7 @@ def _wider(names: list[str]) -> str:
 
 
 def cast_node(node: Node, dtype: str) -> Node:
-    """Return the node cast to a dtype; `T` is the input's."""
+    """Return the node cast to a dtype; `T` is the input's. A constant is made in that dtype."""
+    if node.op is ops.ARRAY and dtype != BOOL:
+        return array_node(node.operands[0], node.attr("value"), dtype)
     return make_node(ops.CAST, (node,), {"dtype": dtype}, Type("tensor", dtype, node.type.shape))

@@ -59,12 +59,37 @@ def _choice(node: Node, degrees: list[Degree]) -> Degree:
     return LINEAR if condition[1] == CONSTANT and linear else None
 
 
+def _one_of_all(node: Node, degrees: list[Degree]) -> Degree:
+    """Linear in one operand, the others constant: a product of them all."""
+    return LINEAR if degrees.count(LINEAR) == 1 else None
+
+
+def _first(node: Node, degrees: list[Degree]) -> Degree:
+    """Linear in the first operand, arranged by the others."""
+    return LINEAR if degrees[0] == LINEAR and LINEAR not in degrees[1:] else None
+
+
+def _each(node: Node, degrees: list[Degree]) -> Degree:
+    """Linear where every operand is, or is zero."""
+    pairs = zip(node.operands, degrees, strict=True)
+    return LINEAR if all(degree == LINEAR or _is_zero(value) for value, degree in pairs) else None
+
+
 def _is_zero(node: Node) -> bool:
     if node.op is ops.FULL_LIKE:
         return _is_zero(node.operands[1])
     return node.op is ops.CONST and node.attr("value") == 0
 
 
+def _padded(node: Node, degrees: list[Degree]) -> Degree:
+    return LINEAR if node.attr("fill") == 0 else None
+
+
+REARRANGEMENTS = (
+    ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE, ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS,
+    ops.FLIP, ops.ROLL, ops.TRIL, ops.TRIU, ops.BROADCAST_TO_SHAPE, ops.GETITEM, ops.SETITEM,
+    ops.TAKE, ops.UNTAKE, ops.HALF, ops.TILE, ops.UNTILE, ops.REPEAT, ops.UNREPEAT,
+)  # fmt: skip
 DEGREES: dict[Op, Callable[[Node, list[Degree]], Degree]] = {
     ops.ADD: _same,
     ops.SUB: _same,
@@ -79,6 +104,23 @@ DEGREES: dict[Op, Callable[[Node, list[Degree]], Degree]] = {
     ops.BROADCAST_TO: _same,
     ops.EXPAND_DIMS: _same,
     ops.FULL_LIKE: _same,
+    ops.DEG2RAD: _same,
+    ops.RAD2DEG: _same,
+    ops.CUMSUM: _same,
+    ops.HOLD: _first,
+    ops.UNHOLD: _first,
+    ops.SORT_LIKE: _first,
+    ops.UNSORT: _first,
+    ops.MATMUL: _one_of_all,
+    ops.MATMUL_LEFT: _one_of_all,
+    ops.MATMUL_RIGHT: _one_of_all,
+    ops.EINSUM: _one_of_all,
+    ops.CONCATENATE: _each,
+    ops.STACK: _each,
+    ops.PAD: _padded,
+    ops.PART: _first,
+    ops.UNPART: _first,
+    **dict.fromkeys(REARRANGEMENTS, _same),
 }
 
 

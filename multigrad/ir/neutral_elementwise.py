@@ -11,12 +11,11 @@ from .types import BOOL, T
 Tensor = Any
 
 __all__ = [
-    "abs", "add", "astype", "atan", "cast", "cast_like", "ceil", "clip", "cos", "divide", "elu",
-    "equal", "erf", "exp", "expm1", "floor", "full_like", "gelu", "greater", "greater_equal",
-    "heaviside", "isfinite", "isinf", "isnan", "leaky_relu", "less", "less_equal", "log",
-    "log1p", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum",
-    "multiply", "negative", "not_equal", "ones_like", "positive", "pow", "reciprocal", "relu",
-    "relu6", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square",
+    "abs", "add", "astype", "atan", "cast", "cast_like", "ceil", "clip", "cos", "divide", "equal",
+    "erf", "exp", "expm1", "floor", "full_like", "greater", "greater_equal", "isfinite", "isinf",
+    "isnan", "less", "less_equal", "log", "log1p", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "maximum", "minimum", "multiply", "negative", "not_equal", "ones_like",
+    "positive", "pow", "reciprocal", "round", "rsqrt", "sign", "sin", "sqrt", "square",
     "stop_gradient", "subtract", "tanh", "trunc", "where", "zeros_like",
 ]  # fmt: skip
 
@@ -225,40 +224,3 @@ def ones_like(x: Tensor, dtype: Any = None) -> Tensor:
 
 def stop_gradient(x: Tensor) -> Tensor:
     return apply(ops.STOP_GRADIENT, x)
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return apply(ops.SIGMOID, x)
-
-
-def relu(x: Tensor) -> Tensor:
-    return apply(ops.RELU, x)
-
-
-def relu6(x: Tensor) -> Tensor:
-    return apply(ops.RELU6, x)
-
-
-def silu(x: Tensor) -> Tensor:
-    return apply(ops.SILU, x)
-
-
-def softplus(x: Tensor) -> Tensor:
-    return apply(ops.SOFTPLUS, x)
-
-
-def heaviside(x: Tensor) -> Tensor:
-    """1 above zero, else 0."""
-    return apply(ops.HEAVISIDE, x)
-
-
-def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
-    return apply(ops.LEAKY_RELU, x, slope=float(slope))
-
-
-def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return apply(ops.ELU, x, alpha=float(alpha))
-
-
-def gelu(x: Tensor, approximate: bool = False) -> Tensor:
-    return apply(ops.GELU, x, approximate=bool(approximate))

@@ -16,7 +16,8 @@ class Op:
     """One row of the table.
 
     `coerce` says what operands become first: "float" (bools are cast), "same" (one dtype for all),
-    "bool" (must be bools), "where" (a bool, then "same"), "raw" (taken as they are).
+    "bool" (must be bools), "where" (a bool, then "same"), "raw" (taken as they are). A last operand
+    called `*arrays` stands for one or more; backends take them positionally.
     """
 
     name: str
@@ -32,6 +33,18 @@ class Op:
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
+
+    @property
+    def variadic(self) -> bool:
+        """Whether the last operand stands for one or more."""
+        return bool(self.operands) and self.operands[-1].startswith("*")
+
+    def operand_names(self, count: int) -> tuple[str, ...]:
+        """Return the names of `count` operands."""
+        if not self.variadic:
+            return self.operands
+        *fixed, rest = self.operands
+        return (*fixed, *(f"{rest[1:]}_{i}" for i in range(count - len(fixed))))
 
 
 OPS: dict[str, Op] = {}
@@ -98,7 +111,7 @@ def reduced(x: Type, *, axis: Any, keepdims: bool, **attrs: Any) -> Type:
     return Type("tensor", x.dtype, reduce_shape(x.shape, axis, keepdims))
 
 
-def shaped_like_second(x: Type, like: Type) -> Type:
+def shaped_like_second(x: Type, like: Type, **attrs: Any) -> Type:
     return Type("tensor", x.dtype, like.shape)
 
 
@@ -115,8 +128,70 @@ def same(x: Type, **attrs: Any) -> Type:
     return x
 
 
-def drawn(key: Type, x: Type) -> Type:
+def drawn(key: Type, x: Type, *params: Type) -> Type:
     return Type("tensor", x.dtype, x.shape)
+
+
+def need_tensors(*types: Type) -> None:
+    for type_ in types:
+        if type_.kind != "tensor":
+            raise TypeError(f"it needs a tensor, not {type_}")
+
+
+def kept(x: Type, *others: Type, **attrs: Any) -> Type:
+    """x's own type: a result of the same shape."""
+    need_tensors(x)
+    return x
+
+
+def masked(x: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    return Type("tensor", BOOL, x.shape)
+
+
+def reordered(values: Type, x: Type, **attrs: Any) -> Type:
+    need_tensors(values, x)
+    return Type("tensor", values.dtype, x.shape)
+
+
+def held(x: Type, mask: Type, *, axis: int) -> Type:
+    if mask.dtype != BOOL:
+        raise TypeError(f"its mask must be bool, not {mask}")
+    return reordered(x, mask)
+
+
+def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
+    """A shape that is known at run time only."""
+    need_tensors(x, *others)
+    return Type("tensor", x.dtype, UNKNOWN)
+
+
+def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:
+    if start.kind != "scalar" or start.dtype != "int":
+        raise TypeError(f"its start must be an integer, not {start}")
+    return shaped_like_second(x, like)
+
+
+def multiplied(cotangent: Type, other: Type, like: Type) -> Type:
+    need_tensors(cotangent, other, like)
+    return Type("tensor", cotangent.dtype, like.shape)
+
+
+def multiplied_last(a: Type, cotangent: Type, like: Type) -> Type:
+    return multiplied(cotangent, a, like)
+
+
+def contracted(*types: Type, subscripts: str) -> Type:
+    terms, arrow, result = subscripts.partition("->")
+    letters = [term.replace("...", "") for term in terms.split(",")]
+    if not arrow or len(letters) != len(types):
+        raise TypeError(f"{subscripts!r} does not name {len(types)} operands and a result")
+    for term in (*letters, result.replace("...", "")):
+        if not (term.isalpha() or term == "") or len(set(term)) < len(term):
+            raise TypeError(f"{term!r} in {subscripts!r}: letters, each once in a term")
+    if not set(result.replace("...", "")) <= set("".join(letters)):
+        raise TypeError(f"the result of {subscripts!r} has a letter that no operand has")
+    return reshaped(*types)
 
 
 def key(*types: Type, **attrs: Any) -> Type:
@@ -125,3 +200,7 @@ def key(*types: Type, **attrs: Any) -> Type:
 
 def structural(*args: Any, **attrs: Any) -> Any:
     raise TypeError("an input or a constant is not executed")
+
+
+# Result rules of ops whose result is memory of its own, never an operand's.
+OWNING: tuple[ResultRule, ...] = (elementwise, float_elementwise, compared, chosen, reduced, drawn)

@@ -6,14 +6,16 @@ Each rewrite is a row of `REWRITES` and keeps every bit of every value, NaN, inf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from . import ops
 from .graph import Graph, Node, make_node
+from .op import cast_to, chosen, compared, elementwise, filled, float_elementwise, same
 from .record import constant
 from .scalars import on_numbers
-from .types import BOOL, INPUT_SHAPE
+from .types import BOOL, INPUT_SHAPE, ROW
 
+ELEMENTWISE = (elementwise, float_elementwise, compared, chosen, cast_to, filled, same)
 Rewrite = Callable[[Node, Node | None], Node | None]
 
 
@@ -133,3 +135,24 @@ def _with_operands(node: Node, operands: tuple[Node, ...]) -> Node:
 def substitute(graph: Graph, replacements: dict[Node, Node]) -> Graph:
     """Return the graph with nodes replaced."""
     return rebuild(graph, lambda node: replacements.get(node, node))
+
+
+def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return the graph with inputs under other names."""
+    renamed: dict[Node, Node] = {}
+    for node in graph.inputs:
+        name = node.attr("name")
+        if name in names:
+            renamed[node] = make_node(ops.INPUT, (), {"name": names[name]}, node.type)
+    inner = substitute(graph, renamed)
+    inputs = tuple(renamed.get(node, node) for node in graph.inputs)
+    return Graph(inner.name, inputs, inner.outputs, inner.locations)
+
+
+def is_elementwise(graph: Graph) -> bool:
+    """Return whether each element of the results depends on that element of the inputs alone."""
+    return all(
+        node.op in (ops.INPUT, ops.CONST)
+        or (node.op.result in ELEMENTWISE and node.type.shape in (INPUT_SHAPE, ROW))
+        for node in graph.nodes()
+    )

@@ -105,14 +105,6 @@ def tanh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * (1.0 - y * y),)
 
 
-def sigmoid(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (y * (1.0 - y)),)
-
-
-def erf(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (2.0 / math.sqrt(math.pi) * xp.exp(-(x * x))),)
-
-
 def clip(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
     """The bounds belong to the inside, as in torch."""
     inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
@@ -132,39 +124,122 @@ def full_like(xp: Any, ct: Any, y: Any, x: Any, value: Any, *, dtype: Any) -> Co
     return None, ct
 
 
-def relu(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.greater(x, 0),)
+def nan_to_num(
+    xp: Any, ct: Any, y: Any, x: Any, *, nan: float, posinf: float | None, neginf: float | None
+) -> Cotangents:
+    return (ct * xp.isfinite(x),)
 
 
-def relu6(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * (xp.greater(x, 0) & xp.less(x, 6)),)
+def remainder(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, -ct * xp.floor_divide(a, b)
 
 
-def leaky_relu(xp: Any, ct: Any, y: Any, x: Any, *, slope: float) -> Cotangents:
-    return (ct * xp.where(xp.greater(x, 0), 1.0, slope),)
+def fmod(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, -ct * xp.round((a - y) / b)
 
 
-def elu(xp: Any, ct: Any, y: Any, x: Any, *, alpha: float) -> Cotangents:
-    return (ct * xp.where(xp.greater(x, 0), 1.0, alpha * xp.exp(xp.minimum(x, 0.0))),)
+def fmax(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    larger = xp.greater(a, b) | xp.isnan(b)
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(larger, 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
 
 
-def gelu(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangents:
-    """Exact: Phi(x) + x phi(x). Approximate: the derivative of the tanh form (Hendrycks and Gimpel, 2016)."""
-    if approximate:
-        scale = math.sqrt(2 / math.pi)
-        x = xp.clip(x, -10.0, 10.0)  # t is 1 there in every dtype, and the cube must not overflow
-        t = xp.tanh(scale * (x + 0.044715 * x * x * x))
-        slope = scale * (1.0 + 3 * 0.044715 * x * x)
-        return (ct * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope),)
-    cdf = 0.5 * (1.0 + xp.erf(x * math.sqrt(0.5)))
-    pdf = xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return (ct * (cdf + x * pdf),)
+def fmin(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    smaller = xp.less(a, b) | xp.isnan(b)
+    share = xp.where(xp.equal(a, b), 0.5, xp.where(smaller, 1.0, 0.0))
+    return ct * share, ct * (1.0 - share)
 
 
-def silu(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    s = xp.sigmoid(x)
-    return (ct * (s * (1.0 + x * (1.0 - s))),)
+def copysign(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None
 
 
-def softplus(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    return (ct * xp.sigmoid(x),)
+def hypot(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    length = xp.where(xp.equal(y, 0), 1.0, y)
+    return ct * (a / length), ct * (b / length)
+
+
+def atan2(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    distance = xp.hypot(a, b)  # its square may overflow
+    length = xp.where(xp.equal(distance, 0), 1.0, distance)
+    return ct * (b / length / length), -ct * (a / length / length)
+
+
+def lerp(xp: Any, ct: Any, y: Any, a: Any, b: Any, weight: Any) -> Cotangents:
+    return ct * (1.0 - weight), ct * weight, ct * (b - a)
+
+
+def frac(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct,)
+
+
+def cbrt(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (3.0 * y * y),)
+
+
+def exp2(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (y * math.log(2)),)
+
+
+def log2(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / x * (1 / math.log(2)),)
+
+
+def log10(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / x * (1 / math.log(10)),)
+
+
+def logaddexp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct * xp.sigmoid(a - b), ct * xp.sigmoid(b - a)
+
+
+def xlogy(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    none = xp.equal(a, 0)
+    by_a = xp.log(xp.where(none & xp.less_equal(b, 0), 1.0, b))
+    return ct * by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
+
+
+def xlog1py(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    none = xp.equal(a, 0)
+    by_a = xp.log1p(xp.where(none & xp.less_equal(b, -1), 0.0, b))
+    return ct * by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, 1.0 + b))
+
+
+def tan(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (1.0 + y * y),)
+
+
+def asin(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
+
+
+def acos(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (-ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
+
+
+def sinh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.cosh(x),)
+
+
+def cosh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * xp.sinh(x),)
+
+
+def asinh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / xp.hypot(x, 1.0),)
+
+
+def acosh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / (xp.sqrt(x - 1.0) * xp.sqrt(x + 1.0)),)
+
+
+def atanh(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct / ((1.0 - x) * (1.0 + x)),)
+
+
+def deg2rad(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (xp.deg2rad(ct),)
+
+
+def rad2deg(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (xp.rad2deg(ct),)

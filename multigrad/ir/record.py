@@ -7,6 +7,7 @@ nowhere else. The functions of the neutral dialect (`neutral.py`) and the framew
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Mapping
 from types import CodeType
 from typing import Any
@@ -14,19 +15,22 @@ from typing import Any
 from ..errors import TraceError
 from . import ops
 from .coercion import NeedFact, cast_node, coerce, constant
+from .constants import lift_array
 from .graph import Location, Node, make_node, walk
 from .ops import Op
 from .scalars import on_numbers
-from .types import BOOL, FLOATS, INPUT_SHAPE, KEY, T, Type
+from .types import BOOL, FLOATS, INPUT_SHAPE, INT32, KEY, T, Type, dtype_name
 
 __all__ = [
     "NeedFact",
     "Trace",
     "Value",
     "apply",
+    "are_bools",
     "cast",
     "cast_node",
     "constant",
+    "dtype_name",
     "known_shape",
     "native_dtype",
     "pow",
@@ -51,6 +55,7 @@ class Trace:
         self.draws = 0
         self.key: Node | None = None
         self.dialect = ""
+        self._like: Node | None = None
 
     def value(self, node: Node) -> Value:
         """Wrap a node as a symbolic value of this trace."""
@@ -58,7 +63,16 @@ class Trace:
 
     def input(self, name: str, type_: Type) -> Value:
         """Return a new input."""
-        return self.value(make_node(ops.INPUT, (), {"name": name}, type_))
+        node = make_node(ops.INPUT, (), {"name": name}, type_)
+        if self._like is None and type_.kind == "tensor":
+            self._like = node
+        return self.value(node)
+
+    def like(self) -> Node:
+        """Return the tensor input that says on which device a constant lies."""
+        if self._like is None:
+            raise self.error("uses a constant array without a tensor among its inputs")
+        return self._like
 
     def next_key(self) -> Value:
         """Return the key of the next draw: the application's own first, then fold_in(key, j)."""
@@ -92,12 +106,14 @@ class Trace:
 class Value:
     """A symbolic value: a node of the graph under construction. It holds no numbers."""
 
-    __slots__ = ("node", "trace")
+    __slots__ = ("__weakref__", "base", "node", "trace", "views")
     __hash__ = object.__hash__
 
     def __init__(self, trace: Trace, node: Node) -> None:
         self.trace = trace
         self.node = node
+        self.base: Value | None = None  # what this is a view of
+        self.views: list[weakref.ref[Value]] = []
 
     def __repr__(self) -> str:
         return f"<symbolic {self.node.type}>"
@@ -152,15 +168,22 @@ class Value:
         raise self.trace.error("looks for a value in a tensor. Use xp.any(tensor == value)")
 
     def __floordiv__(self, other: Any) -> Any:
-        raise self.trace.error("uses //, which is not captured. Write xp.floor(a / b)")
+        return apply(ops.FLOOR_DIVIDE, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return apply(ops.FLOOR_DIVIDE, other, self)
 
     def __mod__(self, other: Any) -> Any:
-        raise self.trace.error("uses %, which is not captured. Write a - b * xp.floor(a / b)")
+        return apply(ops.REMAINDER, self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return apply(ops.REMAINDER, other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        raise self.trace.error("uses @: a rule is elementwise, with reductions")
+        return apply(ops.MATMUL, self, other)
 
-    __rfloordiv__, __rmod__, __rmatmul__ = __floordiv__, __mod__, __matmul__
+    def __rmatmul__(self, other: Any) -> Any:
+        return apply(ops.MATMUL, other, self)
 
     def __add__(self, other: Any) -> Any:
         return apply(ops.ADD, self, other)
@@ -202,25 +225,37 @@ class Value:
         return apply(ops.ABS, self)
 
     def __invert__(self) -> Any:
-        return apply(ops.NOT, self)
+        return apply(ops.NOT if are_bools(self) else ops.BITWISE_INVERT, self)
 
     def __and__(self, other: Any) -> Any:
-        return apply(ops.AND, self, other)
+        return apply(ops.AND if are_bools(self, other) else ops.BITWISE_AND, self, other)
 
     def __rand__(self, other: Any) -> Any:
-        return apply(ops.AND, other, self)
+        return apply(ops.AND if are_bools(self, other) else ops.BITWISE_AND, other, self)
 
     def __or__(self, other: Any) -> Any:
-        return apply(ops.OR, self, other)
+        return apply(ops.OR if are_bools(self, other) else ops.BITWISE_OR, self, other)
 
     def __ror__(self, other: Any) -> Any:
-        return apply(ops.OR, other, self)
+        return apply(ops.OR if are_bools(self, other) else ops.BITWISE_OR, other, self)
 
     def __xor__(self, other: Any) -> Any:
-        return apply(ops.XOR, self, other)
+        return apply(ops.XOR if are_bools(self, other) else ops.BITWISE_XOR, self, other)
 
     def __rxor__(self, other: Any) -> Any:
-        return apply(ops.XOR, other, self)
+        return apply(ops.XOR if are_bools(self, other) else ops.BITWISE_XOR, other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return apply(ops.BITWISE_LEFT_SHIFT, self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return apply(ops.BITWISE_LEFT_SHIFT, other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return apply(ops.BITWISE_RIGHT_SHIFT, self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return apply(ops.BITWISE_RIGHT_SHIFT, other, self)
 
     def __lt__(self, other: Any) -> Any:
         return apply(ops.LT, self, other)
@@ -241,6 +276,17 @@ class Value:
         return apply(ops.NE, self, other)
 
 
+def are_bools(*operands: Any) -> bool:
+    """Return whether `&`, `|`, `^` and `~` of these are logic: none of them is an integer."""
+    types = (x.node.type if isinstance(x, Value) else x for x in operands)
+    return not any(type(x) is int or "int" in str(getattr(x, "dtype", "")) for x in types)
+
+
+# Results that share memory with their operand in some framework: an update would reach the operand too.
+VIEWS = frozenset({
+    "broadcast_to", "broadcast_to_shape", "expand_dims", "flip", "getitem", "half", "moveaxis", "part",
+    "permute_dims", "reshape", "reshape_like", "squeeze", "stop_gradient", "swapaxes",
+})  # fmt: skip
 EXACT_POWERS: dict[float, Op] = {
     2: ops.SQUARE, 0.5: ops.SQRT, -1: ops.RECIPROCAL, -0.5: ops.RSQRT,
 }  # fmt: skip
@@ -283,7 +329,11 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     node = make_node(op, nodes, attrs, type_)
     if node not in trace.locations and (where := trace.location()):
         trace.locations[node] = where
-    return trace.value(node)
+    value = trace.value(node)
+    if op.name in VIEWS and isinstance(operands[0], Value):
+        value.base = operands[0]
+        operands[0].views.append(weakref.ref(value))
+    return value
 
 
 def known_shape(x: Any) -> tuple[int, ...] | None:
@@ -306,20 +356,11 @@ def lift(trace: Trace, operand: Any) -> Node:
         return operand.node
     if isinstance(operand, bool | int | float):
         return constant(operand)
-    if hasattr(operand, "item") and getattr(operand, "ndim", None) == 0:
-        number = operand.item()
-        if isinstance(number, bool | int | float):
-            return constant(number)
-    shape = getattr(operand, "shape", None)
-    given = f"a constant {type(operand).__name__}" + (f" of shape {tuple(shape)}" if shape else "")
-    raise trace.error(
-        f"uses {given}, which is not captured: write it as a Python number, "
-        f"or register the rule with native=True to run it as it is"
-    )
+    return lift_array(trace, operand)
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """x in another dtype: bool, float16, bfloat16, float32, float64, or that of a symbolic value.
+    """x in another dtype: bool, int32, float16, bfloat16, float32, float64, or that of a symbolic value.
 
     A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
     `mask.float()` does not tie a rule to float32.
@@ -339,8 +380,13 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if name == BOOL:
         return apply(ops.NE, x, 0)
-    if name != T and name not in FLOATS:
-        raise x.trace.error(f"casts to {name}: rules compute in bool and float dtypes")
+    if name not in (T, INT32, *FLOATS):
+        advice = "Cast to one of these"
+        if name.startswith(("complex", "cfloat", "cdouble")):
+            advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
+        raise x.trace.error(
+            f"casts to {name}: rules compute in bool, int32 and float dtypes. {advice}"
+        )
     return apply(ops.CAST, x, dtype=name)
 
 
@@ -350,15 +396,3 @@ def native_dtype(x: Any, dtype: Any) -> Any:
 
     name = dtype_name(dtype)
     return x.dtype if name == T else backend_of(x).dtype(name)
-
-
-def dtype_name(dtype: Any) -> str:
-    """Return the IR's name of a dtype given as a string, a Python type or a framework's object."""
-    if dtype is bool:
-        return BOOL
-    if dtype is float:
-        return T
-    name = getattr(dtype, "symbol", None) or getattr(dtype, "name", None)
-    if not isinstance(name, str):
-        name = getattr(dtype, "__name__", None) or str(dtype)
-    return name.rsplit(".", 1)[-1].rstrip("_")

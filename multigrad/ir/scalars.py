@@ -5,6 +5,7 @@ Division by zero and overflow give inf and NaN as everywhere else in the IR, nev
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -32,6 +33,23 @@ def maximum(a: Number, b: Number) -> Number:
 
 def minimum(a: Number, b: Number) -> Number:
     return a if math.isnan(a) or a <= b else b
+
+
+def floor_divide(a: Number, b: Number) -> Number:
+    """In integers where both are: a length halved stays a length."""
+    return a // b if b != 0 else divide(a, b)
+
+
+def remainder(a: Number, b: Number) -> Number:
+    return a % b if b != 0 and not math.isinf(a) else math.nan
+
+
+def left_shift(a: int, b: int) -> int:
+    return a << b if 0 <= b < 32 else 0
+
+
+def right_shift(a: int, b: int) -> int:
+    return a >> (b if 0 <= b < 32 else 31)
 
 
 def where(condition: Number, a: Number, b: Number) -> Number:
@@ -63,6 +81,8 @@ SCALARS: dict[Op, Callable[..., Any]] = {
     ops.SUB: operator.sub,
     ops.MUL: operator.mul,
     ops.DIV: divide,
+    ops.FLOOR_DIVIDE: floor_divide,
+    ops.REMAINDER: remainder,
     ops.NEG: operator.neg,
     ops.ABS: abs,
     ops.MAXIMUM: maximum,
@@ -84,6 +104,12 @@ SCALARS: dict[Op, Callable[..., Any]] = {
     ops.ISINF: math.isinf,
     ops.ISFINITE: math.isfinite,
     ops.STOP_GRADIENT: stop_gradient,
+    ops.BITWISE_AND: operator.and_,
+    ops.BITWISE_OR: operator.or_,
+    ops.BITWISE_XOR: operator.xor,
+    ops.BITWISE_INVERT: operator.invert,
+    ops.BITWISE_LEFT_SHIFT: left_shift,
+    ops.BITWISE_RIGHT_SHIFT: right_shift,
 }
 
 
@@ -110,6 +136,7 @@ def symbol_function(op: Op) -> Callable[..., Any] | None:
     return (UNARY if len(op.operands) == 1 else BINARY).get(op.symbol or "")
 
 
+@functools.lru_cache(maxsize=1024)
 def scalar_function(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes `op` on Python numbers here and on anything else by `native`."""
     exact = SCALARS.get(op)

@@ -8,13 +8,13 @@ run-time parameter that takes the dtype of the tensor it meets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["tensor", "scalar", "key"]
 
 T = "T"  # the symbolic dtype: that of tin, or of grad_out where there is no tin
 BOOL = "bool"
-INT = "int64"
+INT32 = "int32"  # the integers of bit operations
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 Shape = str | tuple[object, ...]
@@ -86,3 +86,15 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 def keeps_rank(shape: Shape) -> bool:
     """Return whether a shape is the input's with ones in reduced places."""
     return isinstance(shape, tuple) and len(shape) == 3 and shape[0] == "reduced" and bool(shape[2])
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the IR's name of a dtype given as a string, a Python type or a framework's object."""
+    if dtype is bool:
+        return BOOL
+    if dtype is float:
+        return T
+    name = getattr(dtype, "symbol", None) or getattr(dtype, "name", None)
+    if not isinstance(name, str):
+        name = getattr(dtype, "__name__", None) or str(dtype)
+    return name.rsplit(".", 1)[-1].rstrip("_")

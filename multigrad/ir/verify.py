@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..errors import MultigradError
 from . import ops
 from .graph import Graph, Node
-from .types import BOOL, FLOATS, T
+from .types import BOOL, FLOATS, INT32, T
 
 Check = Callable[[Node, Graph], str | None]
 
@@ -18,6 +18,8 @@ def op_is_in_the_table(node: Node, graph: Graph) -> str | None:
 
 def operands_are_counted(node: Node, graph: Graph) -> str | None:
     given, expected = len(node.operands), len(node.op.operands)
+    if node.op.variadic:
+        return None if given >= expected else f"it has {given} operands, not {expected} or more"
     return None if given == expected else f"it has {given} operands, not {expected}"
 
 
@@ -64,12 +66,56 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_number_or_none(value: object) -> bool:
+    return value is None or is_number(value)
+
+
 def is_dtype(value: object) -> bool:
-    return value is None or value in (T, BOOL, *FLOATS)
+    return value is None or value in (T, BOOL, INT32, *FLOATS)
 
 
 def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**32
+
+
+def is_order(value: object) -> bool:
+    return is_number(value) and value > 0  # type: ignore[operator]
+
+
+def is_fraction(value: object) -> bool:
+    return is_number(value) and 0 <= value <= 1  # type: ignore[operator]
+
+
+def is_integer(value: object) -> bool:
+    return type(value) is int
+
+
+def is_places(value: object) -> bool:
+    return value is None or are_integers(value)
+
+
+def are_integers(value: object) -> bool:
+    return isinstance(value, tuple) and all(type(n) is int for n in value)
+
+
+def is_shape(value: object) -> bool:
+    return are_integers(value) and all(n >= -1 for n in value) and value.count(-1) < 2  # type: ignore
+
+
+def are_widths(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        are_integers(pair) and len(pair) == 2 and min(pair) >= 0 for pair in value
+    )
+
+
+def is_index(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(is_index_item, value))
+
+
+def is_index_item(item: object) -> bool:
+    if isinstance(item, tuple):
+        return len(item) == 3 and all(n is None or type(n) is int for n in item)
+    return item is None or item == "..." or type(item) is int
 
 
 LEGAL_ATTRS: dict[str, Callable[[object], bool]] = {
@@ -81,6 +127,35 @@ LEGAL_ATTRS: dict[str, Callable[[object], bool]] = {
     "alpha": is_number,
     "dtype": is_dtype,
     "n": is_count,
+    "ord": is_order,
+    "q": is_fraction,
+    "k": is_count,
+    "reverse": is_bool,
+    "descending": is_bool,
+    "shape": is_shape,
+    "axes": is_places,
+    "axis1": is_integer,
+    "axis2": is_integer,
+    "source": is_axis,
+    "destination": is_axis,
+    "shift": is_axis,
+    "offset": is_integer,
+    "index": is_index,
+    "indices": are_integers,
+    "position": is_count,
+    "repetitions": are_integers,
+    "repeats": is_count,
+    "widths": are_widths,
+    "fill": is_number,
+    "b": is_number,
+    "lambd": is_number,
+    "threshold": is_number,
+    "default": is_number,
+    "min": is_number,
+    "max": is_number,
+    "nan": is_number,
+    "posinf": is_number_or_none,
+    "neginf": is_number_or_none,
 }
 
 
@@ -119,15 +194,25 @@ def arithmetic_takes_numbers(node: Node, graph: Graph) -> str | None:
     return None if compares else f"it needs numbers, not {bools[0].type}"
 
 
+def integers_are_for_integer_ops(node: Node, graph: Graph) -> str | None:
+    tensors = [o.type.dtype for o in node.operands if o.type.kind == "tensor"]
+    if node.op.coerce == "int":
+        wrong = [o.type for o in node.operands if o.type.dtype not in (INT32, "int")]
+        return f"it needs integers, not {wrong[0]}" if wrong else None
+    mistaken = INT32 in tensors and node.op.coerce == "float" and node.op not in ops.INTEGER_OPS
+    return f"it needs floats, not {INT32}" if mistaken else None
+
+
 def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
-    for name, operand in zip(node.op.operands, node.operands, strict=True):
+    for name, operand in zip(node.op.operand_names(len(node.operands)), node.operands, strict=True):
         if (operand.type.kind == "key") != (name == "key"):
             return f"its {name} is {operand.type}"
     return None
 
 
 def dtypes_are_known(node: Node, graph: Graph) -> str | None:
-    known = {"tensor": {T, BOOL, *FLOATS}, "scalar": {"float", "int", "bool"}, "key": {"uint32"}}
+    tensors, scalars = {T, BOOL, INT32, *FLOATS}, {"float", "int", "bool"}
+    known = {"tensor": tensors, "scalar": scalars, "key": {"uint32"}}
     if node.type.dtype in known[node.type.kind]:
         return None
     return f"{node.type.dtype} is no dtype of a {node.type.kind}"
@@ -144,6 +229,7 @@ CHECKS: tuple[Check, ...] = (
     dtypes_are_known,
     logic_takes_bools,
     arithmetic_takes_numbers,
+    integers_are_for_integer_ops,
     float_operands_share_a_dtype,
     type_follows_from_operands,
 )

@@ -6,6 +6,7 @@ to know about its input (rank, shape, dtype, a param's value) becomes part of th
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 from ..errors import GradientError, MultigradError, TraceError
 from ..forwards import Forward
 from ..ir.record import NeedFact, dtype_name
-from ..ir.types import FLOATS
 from .backend import Backend, backend_among, backend_of
+from .input_checks import (
+    check_float,
+    check_float_name,
+    check_values,
+    find_device,
+    find_lacking,
+    refuse_lacking,
+    shapes_agree,
+    two_devices,
+)
 from .lower import Lowered, emit_rule, lower_family, lower_forward, shape_check
 
 if TYPE_CHECKING:
@@ -44,13 +54,24 @@ def _build_entry(family: Family, backend: Backend, forward: Forward, key: Any) -
     if family.rule.native is True:
         return _native_entry(family, backend, forward)
     try:
-        lowered = lower_family(family, backend, forward, {})
+        return _captured_entry(family, backend, forward, {})
     except NeedFact:
         return _fact_entry(family, backend, forward, key)
     except TraceError as error:
         family.give_up(error)
         return _native_entry(family, backend, forward)
-    return _plain_entry(lowered, backend)
+
+
+def _captured_entry(
+    family: Family, backend: Backend, forward: Forward, facts: Mapping[str, Any]
+) -> Entry:
+    """Return the entry of a rule that can be captured, with the checks that it needs and no others."""
+    entry = _plain_entry(lower_family(family, backend, forward, facts), backend)
+    if family.runtime:
+        entry = _checking_values(entry, family, backend)
+    return _checking_dtype(
+        entry, find_lacking(family, backend, family.graph(True, facts), forward.graph())
+    )
 
 
 def find_lowered(
@@ -59,12 +80,18 @@ def find_lowered(
     forward: Forward,
     values: tuple[Any, ...],
     known: Mapping[str, Any],
+    fast: bool = True,
 ) -> Lowered | None:
     """Lower where only some facts about the input are known; None: the rule runs as it is.
 
+    `fast=False` is for a compiler to read.
+
     Raises:
         TraceError: the rule needs to know more about its input than `known` says.
+        GradientError: the input's dtype is no float.
     """
+    if "dtype" in known:
+        check_float_name(known["dtype"], family.rule.name)
     if family.rule.native is True:
         return None
     while True:
@@ -80,7 +107,12 @@ def find_lowered(
                     f"code does not fix. Use x.shape[i] only in arithmetic"
                 )
         try:
-            return lower_family(family, backend, forward, facts)
+            lowered = lower_family(family, backend, forward, facts, fast=fast)
+            refuse_lacking(
+                find_lacking(family, backend, family.graph(True, facts), forward.graph()),
+                known.get("dtype", ""),
+            )
+            return lowered
         except NeedFact:
             continue
         except TraceError as error:
@@ -101,7 +133,22 @@ def _plain_entry(lowered: Lowered, backend: Backend) -> Entry:
     def entry(tin: Tensor, application: Application) -> Tensor:
         return call(tin, *application.spec.values)
 
+    native, bind = lowered.native, backend.bind
+    if bind is not None:
+        entry.bind = lambda x, application: bind(native, application.spec.values)  # type: ignore[attr-defined]
     return entry
+
+
+def bind_entry(entry: Entry, x: Tensor, application: Application) -> Callable[[Tensor], Tensor]:
+    """Return `f(tin)` of an entry for one application, for tensors of the type and dtype of x."""
+    bind = getattr(entry, "bind", None)
+    if bind is not None:
+        return bind(x, application)
+    return functools.partial(_apply_entry, entry, application)
+
+
+def _apply_entry(entry: Entry, application: Application, tin: Tensor) -> Tensor:
+    return entry(tin, application)
 
 
 def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) -> Entry:
@@ -114,7 +161,7 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
             inner = family.entries.get(inner_key)
             if inner is None:
                 try:
-                    inner = _plain_entry(lower_family(family, backend, forward, facts), backend)
+                    inner = _captured_entry(family, backend, forward, facts)
                 except NeedFact:
                     continue  # family.facts has grown: look again
                 except TraceError as error:
@@ -126,6 +173,44 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
             return inner(tin, application)
 
     return entry
+
+
+# --- checks that some entries need ------------------------------------------------------------------------
+
+
+def _checking_dtype(function: Callable[..., Any], lacking: Mapping[str, str]) -> Callable[..., Any]:
+    """Return a function that looks at the dtype of its first argument, where that can be lacking."""
+    if not lacking:
+        return function
+
+    def checked(x: Tensor, *args: Any) -> Any:
+        refuse_lacking(lacking, dtype_name(x.dtype))
+        return function(x, *args)
+
+    def bind(x: Tensor, application: Application) -> Callable[[Tensor], Tensor]:
+        refuse_lacking(lacking, dtype_name(x.dtype))
+        return bind_entry(function, x, application)
+
+    checked.bind = bind  # type: ignore[attr-defined]
+    return checked
+
+
+def _checking_values(entry: Entry, family: Family, backend: Backend) -> Entry:
+    """Return an entry that looks at the params that are tensors."""
+
+    def checked(tin: Tensor, application: Application) -> Tensor:
+        for value in application.spec.values:
+            if type(value) is not float:
+                check_values(family, backend, tin, application.spec.values)
+        return entry(tin, application)
+
+    def bind(x: Tensor, application: Application) -> Callable[[Tensor], Tensor]:
+        if all(type(value) is float for value in application.spec.values):
+            return bind_entry(entry, x, application)
+        return functools.partial(_apply_entry, checked, application)
+
+    checked.bind = bind  # type: ignore[attr-defined]
+    return checked
 
 
 def gather_facts(family: Family, x: Tensor, values: tuple[Any, ...]) -> dict[str, Any]:
@@ -215,35 +300,6 @@ def run_as_it_is(
     return grad_in
 
 
-def _agree(a: Any, b: Any) -> bool:
-    """Return whether two shapes may be the same; a length that is not known yet agrees with all."""
-    if getattr(a, "rank", 0) is None or getattr(b, "rank", 0) is None:
-        return True
-    a, b = tuple(a), tuple(b)
-    return len(a) == len(b) and all(
-        n == m or n is None or m is None for n, m in zip(a, b, strict=True)
-    )
-
-
-_float_dtypes: dict[Any, bool] = {}
-
-
-def check_float(x: Tensor, rule: str) -> None:
-    """Check that a rule can act on a tensor.
-
-    Raises:
-        GradientError: its dtype is not a float that rules compute in.
-    """
-    is_float = _float_dtypes.get(x.dtype)
-    if is_float is None:
-        is_float = _float_dtypes[x.dtype] = dtype_name(x.dtype) in FLOATS
-    if not is_float:
-        raise GradientError(
-            f"rule {rule!r} got a {dtype_name(x.dtype)} tensor; "
-            f"expected one of {', '.join(FLOATS)}: cast it first"
-        )
-
-
 # --- random keys -------------------------------------------------------------------------------------
 
 
@@ -283,11 +339,14 @@ def apply_rule(application: Application, ctx: Any, grad_out: Tensor, tin: Tensor
     for tensor in (grad_out, tin):
         if tensor is not None:
             check_float(tensor, family.rule.name)
-    if tin is not None and not _agree(grad_out.shape, tin.shape):
+    if tin is not None and not shapes_agree(grad_out.shape, tin.shape):
         raise GradientError(
             f"rule {family.rule.name!r} got a gradient of shape {tuple(grad_out.shape)} "
             f"for an input of shape {tuple(tin.shape)}; expected the same shape"
         )
+    if tin is not None and find_device(grad_out) != find_device(tin):
+        raise two_devices(family, "a gradient", grad_out, "its input", tin)
+    check_values(family, backend, grad_out, values)
     if tin is not None and grad_out.dtype != tin.dtype:
         from ..ir import ops
 
@@ -320,5 +379,8 @@ def _bare(
                 family.give_up(error)
                 family.entries[key] = None
             else:
-                family.entries[key] = emit_rule(graph, backend)[0], graph.input("key") is not None
+                call = _checking_dtype(
+                    emit_rule(graph, backend)[0], find_lacking(family, backend, graph)
+                )
+                family.entries[key] = call, graph.input("key") is not None
         return family.entries[key]

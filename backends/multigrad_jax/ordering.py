@@ -1,0 +1,201 @@
+"""JAX's rows of the ordering family: op to callable."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.ir import ops
+from multigrad.ir.op import Op
+
+from .elementwise import accumulated
+
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def lifted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Take scalars as arrays of one element, whichever axis is asked for."""
+
+    @functools.wraps(function)
+    def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
+        if all(array.ndim == 0 for array in arrays):
+            return function(*(a.reshape(1) for a in arrays), axis=0, **attrs).reshape(())
+        return function(*arrays, axis=axis, **attrs)
+
+    return call
+
+
+@lifted
+def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    return jax.lax.cumsum(accumulated(x), front(x, axis), reverse).astype(x.dtype)
+
+
+@lifted
+def cumprod(x: Tensor, *, axis: int) -> Tensor:
+    return jnp.cumprod(accumulated(x), axis).astype(x.dtype)
+
+
+@lifted
+def cummax(x: Tensor, *, axis: int) -> Tensor:
+    return jax.lax.cummax(x, front(x, axis))
+
+
+@lifted
+def cummin(x: Tensor, *, axis: int) -> Tensor:
+    return jax.lax.cummin(x, front(x, axis))
+
+
+def front(x: Tensor, axis: int) -> int:
+    """The axis counted from the front, which `jax.lax` needs."""
+    return range(x.ndim)[axis]
+
+
+def positions(x: Tensor, axis: int) -> Tensor:
+    """The index of each element along an axis, in a shape that broadcasts."""
+    shape = [1] * x.ndim
+    shape[axis] = x.shape[axis]
+    return jnp.arange(x.shape[axis]).reshape(shape)
+
+
+def last_true(mask: Tensor, axis: int) -> Tensor:
+    """The index of the latest True along an axis, -1 before the first."""
+    places = jnp.where(mask, positions(mask, axis), -1)
+    return jax.lax.cummax(places, front(mask, axis))
+
+
+@lifted
+def hold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
+    latest = last_true(mask, axis)
+    values = jnp.take_along_axis(x, jnp.maximum(latest, 0), axis)
+    return jnp.where(latest < 0, jnp.zeros((), x.dtype), values)
+
+
+@lifted
+def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
+    latest = jnp.moveaxis(last_true(mask, axis), axis, -1)
+    values = jnp.where(latest < 0, 0, jnp.moveaxis(accumulated(x), axis, -1))
+    rows = jnp.indices(latest.shape, sparse=True)[:-1]
+    sums = jnp.zeros_like(values).at[(*rows, jnp.maximum(latest, 0))].add(values)
+    return jnp.moveaxis(sums, -1, axis).astype(x.dtype)
+
+
+def order(x: Tensor, axis: int, descending: bool) -> Tensor:
+    """The stable permutation that sorts x."""
+    return jnp.argsort(x, axis=axis, stable=True, descending=descending)
+
+
+def ranks(x: Tensor, axis: int, descending: bool) -> Tensor:
+    """The place of each element in sorted x."""
+    return jnp.argsort(order(x, axis, descending), axis=axis)
+
+
+@lifted
+def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return jnp.take_along_axis(x, order(x, axis, descending), axis)
+
+
+@lifted
+def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return jnp.take_along_axis(values, order(x, axis, descending), axis)
+
+
+@lifted
+def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return jnp.take_along_axis(values, ranks(x, axis, descending), axis)
+
+
+@lifted
+def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
+    return first_only(x, axis, jnp.argmax)
+
+
+@lifted
+def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
+    return first_only(x, axis, jnp.argmin)
+
+
+def first_only(x: Tensor, axis: int | None, find: Callable[..., Tensor]) -> Tensor:
+    """Mark the one element that `find` gives the index of."""
+    if x.size == 0:
+        return jnp.zeros(x.shape, bool)
+    if axis is None:
+        return (jnp.arange(x.size) == find(x)).reshape(x.shape)
+    return positions(x, axis) == find(x, axis=axis, keepdims=True)
+
+
+@lifted
+def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
+    return ranks(x, axis, True) < k
+
+
+def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
+    if axis is None or x.ndim == 0:
+        return tuple(range(x.ndim))
+    return axis if isinstance(axis, tuple) else (axis,)
+
+
+def as_rows(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """x with the axes given merged into one, at the end."""
+    kept = x.ndim - len(axes)
+    last = jnp.moveaxis(x, axes, tuple(range(kept, x.ndim)))
+    return last.reshape((*last.shape[:kept], math.prod(last.shape[kept:])))
+
+
+def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    return quantile(x, axis=axis, keepdims=keepdims, q=0.5)
+
+
+def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
+    axes = axes_of(x, axis)
+    rows = as_rows(accumulated(x), axes)
+    n = rows.shape[-1]
+    if n == 0:
+        result = jnp.full(rows.shape[:-1], jnp.nan, rows.dtype)
+    else:
+        rows = jnp.sort(rows, -1)
+        low, weight = math.floor(q * (n - 1)), q * (n - 1) % 1
+        result = rows[..., low]
+        if weight:
+            result = result * (1 - weight) + rows[..., low + 1] * weight
+        result = jnp.where(jnp.isnan(rows[..., -1]), rows[..., -1], result)
+    result = jnp.expand_dims(result, axes) if keepdims else result
+    return result.astype(x.dtype)
+
+
+def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
+    if x.size == 0:
+        return jnp.zeros_like(x)
+    axes = axes_of(x, axis)
+    rows = as_rows(x, axes)
+    place = q * (rows.shape[-1] - 1)
+    low, weight = math.floor(place), place % 1
+    found = ranks(rows, -1, False)
+    weights = jnp.where(found == low, 1 - weight, jnp.where(found == low + 1, weight, 0.0))
+    back = tuple(range(x.ndim - len(axes), x.ndim))
+    weights = weights.reshape(jnp.moveaxis(x, axes, back).shape)
+    return jnp.moveaxis(weights, back, axes).astype(x.dtype)
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    ops.CUMSUM: cumsum,
+    ops.CUMPROD: cumprod,
+    ops.CUMMAX: cummax,
+    ops.CUMMIN: cummin,
+    ops.HOLD: hold,
+    ops.UNHOLD: unhold,
+    ops.SORT: sort,
+    ops.SORT_LIKE: sort_like,
+    ops.UNSORT: unsort,
+    ops.ARGMAX_MASK: argmax_mask,
+    ops.ARGMIN_MASK: argmin_mask,
+    ops.TOP_K_MASK: top_k_mask,
+    ops.MEDIAN: median,
+    ops.QUANTILE: quantile,
+    ops.QUANTILE_WEIGHTS: quantile_weights,
+}

@@ -1,0 +1,168 @@
+"""JAX's rows of the shape family: op to callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multigrad.ir import ops
+from multigrad.ir.op import Op
+from multigrad.ir.shape_meaning import along, as_index, as_pairs, tile_shape
+
+from .elementwise import accumulated
+
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return jnp.reshape(x, shape)
+
+
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return jnp.reshape(x, like.shape)
+
+
+def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
+    return jnp.squeeze(x, axis)
+
+
+def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
+    return jnp.transpose(x, axes)
+
+
+def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
+    return jnp.swapaxes(x, axis1, axis2)
+
+
+def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
+    return jnp.moveaxis(x, source, destination)
+
+
+def flip(x: Tensor, *, axis: Axis) -> Tensor:
+    return jnp.flip(x, None if x.ndim == 0 else axis)
+
+
+def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+    return jnp.roll(x, shift, None if x.ndim == 0 else axis)
+
+
+def tril(x: Tensor, *, offset: int) -> Tensor:
+    return jnp.tril(x, offset)
+
+
+def triu(x: Tensor, *, offset: int) -> Tensor:
+    return jnp.triu(x, offset)
+
+
+def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return jnp.broadcast_to(x, shape)
+
+
+def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    item = as_index(index)
+    np.broadcast_to(False, x.shape)[
+        item
+    ]  # NumPy's error for an index out of range, where jax clamps it
+    return x[item]
+
+
+def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    return jnp.zeros(like.shape, x.dtype).at[as_index(index)].set(x)
+
+
+def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    return jnp.take(x, positive(x, indices, axis), axis)
+
+
+def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Any:
+    """The indices counted from the front."""
+    length = x.shape[axis]
+    if any(not -length <= i < length for i in indices):
+        raise IndexError(f"indices {indices} for an axis of length {length}")
+    return np.array([i % length for i in indices], np.int32)
+
+
+def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    values = jnp.moveaxis(accumulated(x), axis, 0)
+    shape = (like.shape[axis], *values.shape[1:])
+    full = jnp.zeros(shape, values.dtype).at[positive(like, indices, axis)].add(values)
+    return jnp.moveaxis(full, 0, axis).astype(x.dtype)
+
+
+def half(x: Tensor, *, axis: int, position: int) -> Tensor:
+    if x.shape[axis] % 2:
+        raise ValueError(f"axis {axis} of length {x.shape[axis]} has no halves")
+    return jnp.split(x, 2, axis)[position]
+
+
+def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    return jnp.tile(x, repetitions)
+
+
+def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    shape = tile_shape(like.shape, repetitions)
+    return jnp.sum(x.reshape(shape), axis=tuple(range(0, len(shape), 2))).reshape(like.shape)
+
+
+def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
+    return jnp.repeat(x, repeats, axis)
+
+
+def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
+    shape, axis = like.shape, axis % like.ndim
+    return jnp.sum(x.reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :])), axis=axis + 1)
+
+
+def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
+    return jnp.pad(x, as_pairs(widths, x.ndim), constant_values=fill)
+
+
+def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+    return jnp.concatenate(arrays, axis)
+
+
+def stack(*arrays: Tensor, axis: int) -> Tensor:
+    return jnp.stack(arrays, axis)
+
+
+def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    return jax.lax.slice_in_dim(x, start, start + like.shape[axis], axis=axis)
+
+
+def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    full = jnp.zeros(like.shape, x.dtype)
+    return full.at[along(x, start, x.shape[axis], axis)].set(x)
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    ops.RESHAPE: reshape,
+    ops.RESHAPE_LIKE: reshape_like,
+    ops.SQUEEZE: squeeze,
+    ops.PERMUTE_DIMS: permute_dims,
+    ops.SWAPAXES: swapaxes,
+    ops.MOVEAXIS: moveaxis,
+    ops.FLIP: flip,
+    ops.ROLL: roll,
+    ops.TRIL: tril,
+    ops.TRIU: triu,
+    ops.BROADCAST_TO_SHAPE: broadcast_to_shape,
+    ops.GETITEM: getitem,
+    ops.SETITEM: setitem,
+    ops.TAKE: take,
+    ops.UNTAKE: untake,
+    ops.HALF: half,
+    ops.TILE: tile,
+    ops.UNTILE: untile,
+    ops.REPEAT: repeat,
+    ops.UNREPEAT: unrepeat,
+    ops.PAD: pad,
+    ops.CONCATENATE: concatenate,
+    ops.STACK: stack,
+    ops.PART: part,
+    ops.UNPART: unpart,
+}

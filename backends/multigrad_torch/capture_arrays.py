@@ -1,0 +1,134 @@
+"""Torch's dialect, array family: functions of torch, torch.special, torch.linalg and torch.nn.functional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture import arrays, methods
+from multigrad.ir import neutral
+
+Tensor = Any
+
+
+def linalg_norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """With an order and without one dim, torch's are norms of matrices."""
+    if ord is not None and not isinstance(dim, int):
+        raise TypeError(f"norm of order {ord!r} over dim {dim!r}; use torch.linalg.vector_norm")
+    return methods.norm(A, ord, dim, keepdim)
+
+
+def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    if dim is None:
+        raise TypeError("softmax without a dim")
+    return arrays.softmax(input, dim, dtype)
+
+
+def log_softmax(
+    input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
+) -> Tensor:  # fmt: skip
+    if dim is None:
+        raise TypeError("log_softmax without a dim")
+    return arrays.log_softmax(input, dim, dtype)
+
+
+def softmin(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    return softmax(-input, dim, dtype=dtype)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    return neutral.glu(input, dim)
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    return neutral.concatenate(tensors, dim if axis is None else axis)
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return neutral.stack(tensors, dim)
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
+    """`pad` lists (before, after) from the last axis on."""
+    if mode != "constant":
+        raise TypeError(f"pad in mode {mode!r}; 'constant' is known")
+    if len(pad) % 2:
+        raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
+    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    return neutral.pad(input, tuple(reversed(pairs)), 0.0 if value is None else value)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    given = (
+        operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    )
+    return neutral.einsum(equation, *given)
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    return neutral.swapaxes(input, dim0, dim1)
+
+
+def permute(input: Tensor, dims: Any) -> Tensor:
+    return neutral.permute_dims(input, dims)
+
+
+def reshape(input: Tensor, shape: Any) -> Tensor:
+    return arrays.reshape(input, shape)
+
+
+def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    return arrays.expand(input, size)
+
+
+def flip(input: Tensor, dims: Any) -> Tensor:
+    return neutral.flip(input, dims)
+
+
+def tile(input: Tensor, dims: Any) -> Tensor:
+    return neutral.tile(input, dims)
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    return arrays.Values(neutral.sort(input, dim, descending))
+
+
+def take(input: Tensor, index: Any) -> Tensor:
+    return neutral.take(input, index)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    return neutral.tensordot(a, b, dims)
+
+
+def reversed_matmul(b: Tensor, a: Any) -> Tensor:
+    return neutral.matmul(a, b)
+
+
+ALIASES: dict[Any, Callable[..., Any]] = {
+    torch.bmm: neutral.matmul, torch.broadcast_to: broadcast_to, torch.cat: cat, torch.concat: cat,
+    torch.concatenate: cat, torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
+    torch.cummin: arrays.cummin, torch.cumprod: arrays.cumprod, torch.cumsum: arrays.cumsum,
+    torch.dot: neutral.matmul, torch.einsum: einsum, torch.flatten: arrays.flatten,
+    torch.flip: flip, torch.index_select: arrays.index_select, torch.linalg.norm: linalg_norm,
+    torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
+    torch.special.logsumexp: arrays.logsumexp, torch.special.softmax: arrays.softmax,
+    torch.special.log_softmax: arrays.log_softmax, torch.linalg.matmul: neutral.matmul,
+    torch.matmul: neutral.matmul, torch.median: arrays.median, torch.mm: neutral.matmul,
+    torch.moveaxis: neutral.moveaxis, torch.movedim: neutral.moveaxis, torch.mv: neutral.matmul,
+    torch.narrow: arrays.narrow, torch.outer: neutral.outer, torch.permute: permute,
+    torch.prod: arrays.prod, torch.quantile: arrays.quantile, torch.ravel: arrays.flatten,
+    torch.repeat_interleave: arrays.repeat_interleave, torch.reshape: reshape,
+    torch.roll: arrays.roll, torch.select: arrays.select, torch.softmax: softmax,
+    F.softmax: softmax, F.softmin: softmin, F.glu: glu, F.pad: pad, torch.sort: sort,
+    torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
+    torch.swapdims: transpose, torch.t: arrays.transpose_2d, torch.take: take,
+    torch.tensordot: tensordot, torch.tile: tile, torch.topk: arrays.topk,
+    torch.transpose: transpose, torch.tril: arrays.tril, torch.triu: arrays.triu,
+    torch.Tensor.dot: neutral.matmul, torch.Tensor.__matmul__: neutral.matmul,
+    torch.Tensor.__rmatmul__: reversed_matmul, torch.Tensor.transpose: transpose,
+    torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
+}  # fmt: skip

@@ -1,0 +1,361 @@
+"""Functions over whole arrays under the names that other libraries give them: tensor methods and NumPy's functions.
+
+Where a name means two things (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect that the rule is written in decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir import neutral
+from ..ir.record import Value, cast
+from .symbols import SymbolicShape
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class Values:
+    """What torch returns for a sort or a running maximum: `.values`; indices are not captured."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Value) -> None:
+        self.values = values
+
+    def __getitem__(self, index: int) -> Any:
+        return self.values if index == 0 else self.indices
+
+    def __iter__(self) -> Any:
+        raise self.values.trace.error(f"unpacks values and indices. {ADVICE}")
+
+    @property
+    def indices(self) -> Any:
+        raise self.values.trace.error(f"uses indices, which are not captured. {ADVICE}")
+
+
+ADVICE = "Take .values, or a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k, axis)"
+
+
+def is_torch(x: Tensor, name: str) -> bool:
+    """Return whether a method means what it means in torch, where it means something else in NumPy."""
+    if not x.trace.dialect:
+        raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
+    return x.trace.dialect == "torch"
+
+
+def axis_given(dim: Any, axis: Any) -> Any:
+    return dim if axis is None else axis
+
+
+def numbers(given: tuple[Any, ...]) -> Any:
+    """Return numbers given one by one or as one sequence."""
+    return given[0] if len(given) == 1 and not isinstance(given[0], int | Value) else given
+
+
+# --- reductions and what goes along an axis ---------------------------------------------------------
+def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None,
+         keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
+    result = neutral.prod(x, axis_given(dim, axis), keepdim or keepdims)
+    return result if dtype is None else cast(result, dtype)
+
+
+def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
+    return neutral.count_nonzero(x, dim)
+
+
+def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    return neutral.logsumexp(x, dim, keepdim)
+
+
+def softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
+    result = neutral.softmax(x, axis_given(dim, axis))
+    return result if dtype is None else cast(result, dtype)
+
+
+def log_softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
+    result = neutral.log_softmax(x, axis_given(dim, axis))
+    return result if dtype is None else cast(result, dtype)
+
+
+def cumsum(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
+    return _cumulative(neutral.cumsum, x, axis_given(dim, axis), dtype)
+
+
+def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
+    return _cumulative(neutral.cumprod, x, axis_given(dim, axis), dtype)
+
+
+def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
+    """Without an axis NumPy goes through x made flat."""
+    result = function(neutral.reshape(x, -1), 0) if axis is None else function(x, axis)
+    return result if dtype is None else cast(result, dtype)
+
+
+def cummax(x: Tensor, dim: int) -> Values:
+    return Values(neutral.cummax(x, dim))
+
+
+def cummin(x: Tensor, dim: int) -> Values:
+    return Values(neutral.cummin(x, dim))
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Values:
+    """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
+    if not is_torch(x, "sort"):
+        raise TypeError("it sorts in place; use np.sort(x)")
+    return Values(neutral.sort(x, dim, descending))
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Values:
+    return Values(cut(neutral.sort(x, dim, descending=largest), dim, 0, k))
+
+
+def median(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("torch takes the lower of two middle values; use torch.quantile(x, 0.5)")
+
+
+def quantile(x: Tensor, q: float, dim: Any = None, keepdim: bool = False, *,
+             interpolation: str = "linear") -> Tensor:  # fmt: skip
+    if interpolation != "linear":
+        raise TypeError(f"quantile with interpolation {interpolation!r}; 'linear' is known")
+    return neutral.quantile(x, q, dim, keepdim)
+
+
+# --- shapes ------------------------------------------------------------------------------------------
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    given = numbers(shape)
+    if isinstance(given, SymbolicShape):
+        same = given.value.node.type.shape == x.node.type.shape == "x"
+        return x if same else neutral.reshape_like(x, given.value)
+    if isinstance(x.shape, tuple) and tuple(given) == x.shape:
+        return x
+    return neutral.reshape(x, tuple(given))
+
+
+def view_as(x: Tensor, other: Tensor) -> Tensor:
+    same = other.node.type.shape == x.node.type.shape == "x"
+    return x if same else neutral.reshape_like(x, other)
+
+
+def flatten(x: Tensor, start_dim: Any = 0, end_dim: int = -1) -> Tensor:
+    if start_dim in (0, "C") and end_dim == -1:
+        return neutral.reshape(x, -1)
+    raise TypeError("flatten of some axes; use reshape")
+
+
+def transpose(x: Tensor, *axes: Any) -> Tensor:
+    """torch exchanges two axes, NumPy takes the order of all."""
+    if axes and is_torch(x, "transpose"):
+        return neutral.swapaxes(x, *axes)
+    return neutral.permute_dims(x, numbers(axes) if axes and axes != (None,) else None)
+
+
+def permute(x: Tensor, *dims: Any) -> Tensor:
+    return neutral.permute_dims(x, numbers(dims))
+
+
+def transpose_2d(x: Tensor) -> Tensor:
+    return neutral.permute_dims(x)
+
+
+def squeeze(x: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
+    return neutral.squeeze(x, axis_given(dim, axis))
+
+
+def expand(x: Tensor, *sizes: Any) -> Tensor:
+    given = numbers(sizes)
+    if isinstance(given, SymbolicShape):
+        return neutral.broadcast_to(x, given.value)
+    if -1 in (shape := tuple(given)):
+        raise TypeError(f"expand to {shape}; name every length, or use xp.broadcast_to(x, like)")
+    return neutral.broadcast_to(x, shape)
+
+
+def flip(x: Tensor, *dims: Any) -> Tensor:
+    return neutral.flip(x, numbers(dims))
+
+
+def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    return neutral.roll(x, shifts, dims)
+
+
+def tile(x: Tensor, *dims: Any) -> Tensor:
+    return neutral.tile(x, numbers(dims))
+
+
+def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
+    """torch repeats the whole, NumPy each element."""
+    return tile(x, *repeats) if is_torch(x, "repeat") else neutral.repeat(x, *repeats, axis=axis)
+
+
+def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+    return neutral.repeat(x, repeats, dim)
+
+
+def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
+    return neutral.take(x, index, dim)
+
+
+def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return cut(x, dim, start, start + length)
+
+
+def select(x: Tensor, dim: int, index: int) -> Tensor:
+    return neutral.take(x, index, dim)
+
+
+def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Return the stretch from start to stop along an axis."""
+    whole = slice(None)
+    if axis < 0:
+        return neutral.getitem(x, (..., slice(start, stop), *(whole,) * (-axis - 1)))
+    return neutral.getitem(x, (*(whole,) * axis, slice(start, stop)))
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    return neutral.tril(x, diagonal)
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    return neutral.triu(x, diagonal)
+
+
+METHODS: dict[str, Handler] = {
+    "bmm": neutral.matmul, "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax,
+    "cummin": cummin, "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": flatten,
+    "flip": flip, "index_select": index_select, "log_softmax": log_softmax, "logsumexp": logsumexp,
+    "matmul": neutral.matmul, "median": median, "mm": neutral.matmul, "moveaxis": neutral.moveaxis,
+    "movedim": neutral.moveaxis, "mv": neutral.matmul, "narrow": narrow, "outer": neutral.outer,
+    "permute": permute, "prod": prod, "quantile": quantile, "ravel": flatten, "repeat": repeat,
+    "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as, "roll": roll,
+    "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
+    "swapaxes": neutral.swapaxes, "swapdims": neutral.swapaxes, "t": transpose_2d, "tile": tile,
+    "topk": topk, "transpose": transpose, "tril": tril, "triu": triu, "view": reshape,
+    "view_as": view_as,
+}  # fmt: skip
+
+
+# --- NumPy ---------------------------------------------------------------------------------------------
+def np_norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """With an order, one axis: along two, NumPy's are norms of matrices."""
+    if ord in (None, "fro"):
+        return neutral.norm(x, axis, keepdims)
+    if isinstance(axis, int):
+        return neutral.norm(x, axis, keepdims, ord)
+    raise TypeError(f"norm of order {ord!r} over axis {axis!r}; with an order it takes one axis")
+
+
+def np_prod(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
+    return prod(x, axis, keepdims, dtype=dtype)
+
+
+def np_count_nonzero(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
+    return neutral.count_nonzero(x, axis, keepdims)
+
+
+def np_cumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
+    return cumsum(x, axis, dtype=dtype)
+
+
+def np_cumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
+    return cumprod(x, axis, dtype=dtype)
+
+
+def np_sort(x: Tensor, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Tensor:
+    return neutral.sort(neutral.reshape(x, -1), 0) if axis is None else neutral.sort(x, axis)
+
+
+def np_median(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
+    return neutral.median(x, axis, keepdims)
+
+
+def np_quantile(x: Tensor, q: float, axis: Any = None, *, method: str = "linear",
+                keepdims: bool = False) -> Tensor:  # fmt: skip
+    if method != "linear":
+        raise TypeError(f"quantile with method {method!r}; 'linear' is known")
+    return neutral.quantile(x, q, axis, keepdims)
+
+
+def np_percentile(x: Tensor, q: float, axis: Any = None, *, method: str = "linear",
+                  keepdims: bool = False) -> Tensor:  # fmt: skip
+    return np_quantile(x, q / 100, axis, method=method, keepdims=keepdims)
+
+
+def np_reshape(x: Tensor, shape: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise TypeError(f"reshape in the order {order!r}; 'C' is known")
+    return reshape(x, *shape) if isinstance(shape, tuple | list) else reshape(x, shape)
+
+
+def np_ravel(x: Tensor, order: str = "C") -> Tensor:
+    return np_reshape(x, -1, order)
+
+
+def np_transpose(x: Tensor, axes: Any = None) -> Tensor:
+    return neutral.permute_dims(x, axes)
+
+
+def np_squeeze(x: Tensor, axis: Any = None) -> Tensor:
+    return neutral.squeeze(x, axis)
+
+
+def np_concatenate(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+    return neutral.concatenate(arrays, axis)
+
+
+def np_stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
+    return neutral.stack(arrays, axis)
+
+
+def np_pad(
+    x: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
+) -> Tensor:
+    if mode != "constant" or isinstance(constant_values, tuple | list):
+        raise TypeError("pad in a mode that is not constant, or with several constants")
+    if isinstance(pad_width, tuple | list) and not isinstance(pad_width[0], tuple | list):
+        pad_width = (tuple(pad_width),) * x.ndim  # one pair for every axis
+    return neutral.pad(x, pad_width, constant_values)
+
+
+def np_broadcast_to(x: Tensor, shape: Any) -> Tensor:
+    return expand(x, *shape) if isinstance(shape, tuple | list) else expand(x, shape)
+
+
+def np_tile(x: Tensor, reps: Any) -> Tensor:
+    return neutral.tile(x, reps)
+
+
+def np_take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
+    return neutral.take(x, indices, axis)
+
+
+def np_dot(a: Tensor, b: Tensor) -> Tensor:
+    if np.ndim(b) > 2:
+        raise TypeError("dot by more than two axes; use np.matmul or np.einsum")
+    return neutral.matmul(a, b)
+
+
+def np_einsum(subscripts: str, *arrays: Tensor, optimize: Any = False) -> Tensor:
+    return neutral.einsum(subscripts, *arrays)
+
+
+def np_tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
+    return neutral.tensordot(a, b, axes)
+
+
+FUNCTIONS: dict[Any, Handler] = {
+    np.broadcast_to: np_broadcast_to, np.concatenate: np_concatenate,
+    np.count_nonzero: np_count_nonzero, np.cumprod: np_cumprod, np.cumsum: np_cumsum,
+    np.dot: np_dot, np.einsum: np_einsum, np.flip: neutral.flip, np.linalg.norm: np_norm,
+    np.matmul: neutral.matmul, np.median: np_median, np.moveaxis: neutral.moveaxis,
+    np.outer: neutral.outer, np.pad: np_pad, np.percentile: np_percentile, np.prod: np_prod,
+    np.quantile: np_quantile, np.ravel: np_ravel, np.repeat: neutral.repeat,
+    np.reshape: np_reshape, np.roll: neutral.roll, np.sort: np_sort, np.squeeze: np_squeeze,
+    np.stack: np_stack, np.swapaxes: neutral.swapaxes, np.take: np_take,
+    np.tensordot: np_tensordot, np.tile: np_tile, np.transpose: np_transpose,
+    np.tril: neutral.tril, np.triu: neutral.triu,
+}  # fmt: skip

@@ -1,0 +1,110 @@
+"""Arrays made from a shape alone, `torch.ones(x.shape)`: no symbolic value is among the arguments, so no protocol helps.
+
+Stand-ins for the libraries' functions take a symbolic shape; with any other shape the function itself makes an
+array, which becomes a constant where it meets a symbolic value.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..ir import neutral
+from ..ir.record import Value, cast, dtype_name
+from ..ir.types import BOOL
+from .symbols import SymbolicShape
+
+Tensor = Any
+
+
+def creators(name: str, libraries: Iterable[str]) -> Mapping[Any, Callable[..., Any]]:
+    """Return the stand-ins for the libraries' creation functions of that name, by function."""
+    if name in CONVERTERS:
+        found = [getattr(sys.modules.get(library), name, None) for library in libraries]
+        return {f: functools.partial(_convert, CONVERTERS[name], f) for f in found if f is not None}
+    make = CREATORS.get(name)
+    if make is None:
+        return {}
+    found = [getattr(sys.modules.get(library), name, None) for library in libraries]
+    return {
+        function: functools.partial(_create, make, function)
+        for function in found
+        if function is not None
+    }
+
+
+def _convert(
+    is_copy: bool, function: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Return a symbolic tensor as it is, several as one; anything else by the library's own function."""
+    items = list(obj) if isinstance(obj, list | tuple) else []
+    if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
+        obj = neutral.stack(items, 0)
+    if not isinstance(obj, Value):
+        return function(obj, *args, **kwargs)
+    dtype = kwargs.get("dtype", args[0] if args else None)
+    result = obj if dtype is None else cast(obj, dtype)
+    return result.trace.value(result.node) if is_copy else result
+
+
+def _create(
+    make: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Create like the tensor whose shape is given, else by the library's own function."""
+    shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
+    if not isinstance(shape, SymbolicShape):
+        lengths = [
+            tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
+        ]
+        return function(*lengths, **kwargs)
+    return make(shape.value, *args[1:], **{k: v for k, v in kwargs.items() if k not in NOT_TAKEN})
+
+
+def length(x: Any) -> Any:
+    """Return a symbolic length as a Python number, for which its fact is needed."""
+    return operator.index(x) if isinstance(x, Value) and x.node.type.dtype == "int" else x
+
+
+# The rule's own device and layout are the only ones.
+NOT_TAKEN = (
+    "device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size",
+)  # fmt: skip
+
+
+def weak(dtype: Any) -> Any:
+    """Return the dtype of what is made: bool, or that of the rule's input, as for any constant."""
+    return BOOL if dtype is not None and dtype_name(dtype) == BOOL else None
+
+
+def ones(like: Tensor, dtype: Any = None) -> Tensor:
+    return neutral.ones_like(like, weak(dtype))
+
+
+def zeros(like: Tensor, dtype: Any = None) -> Tensor:
+    return neutral.zeros_like(like, weak(dtype))
+
+
+def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+    return neutral.full_like(like, fill_value, weak(dtype))
+
+
+def rand(like: Tensor, dtype: Any = None) -> Tensor:
+    return neutral.rand_like(like)
+
+
+def randn(like: Tensor, dtype: Any = None) -> Tensor:
+    return neutral.randn_like(like)
+
+
+def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("arange takes numbers, not a shape")
+
+
+# Whether the result is a copy, which an update of the original does not reach.
+CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": True}
+CREATORS: dict[str, Callable[..., Any]] = {
+    "arange": arange, "empty": zeros, "full": full, "ones": ones, "rand": rand, "randn": randn, "zeros": zeros,
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""Bad input: what a call is checked for before a rule runs; each error says what was given and what to type.
+
+Another framework's tensors, another device, a dtype that rules do not compute in, and ops that a backend lacks for a
+dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GradientError, MultigradError, UnsupportedOp
+from ..ir.graph import Graph
+from ..ir.record import dtype_name
+from ..ir.types import FLOATS, T
+from .backend import Backend, backend_of
+
+if TYPE_CHECKING:
+    from ..rule import Family
+
+Tensor = Any
+
+
+def find_lacking(family: Family, backend: Backend, *graphs: Graph) -> dict[str, str]:
+    """Return what to say for the input dtypes for which the backend lacks an op of the rule.
+
+    Raises:
+        UnsupportedOp: it lacks an op for a dtype that the rule itself chose.
+    """
+    lacking: dict[str, str] = {}
+    if not any(isinstance(reason, Mapping) for reason in backend.unsupported.values()):
+        return lacking
+    for graph in graphs:
+        for node in graph.nodes():
+            reasons = backend.unsupported.get(node.op, "")
+            if not isinstance(reasons, Mapping):
+                continue
+            at = f" ({graph.locations[node]})" if node in graph.locations else ""
+            own = next((o.type for o in node.operands if o.type.kind == "tensor"), node.type).dtype
+            for dtype, reason in reasons.items():
+                message = (
+                    f"rule {family.rule.name!r}{at} uses {node.op.name}, which {backend.name} lacks "
+                    f"for {dtype}: {reason}. Cast to another float dtype before it and back after it"
+                )
+                if own == dtype:
+                    raise UnsupportedOp(message)
+                if own == T:
+                    lacking.setdefault(dtype, message)
+    return lacking
+
+
+def refuse_lacking(lacking: Mapping[str, str], dtype: str) -> None:
+    if dtype in lacking:
+        raise UnsupportedOp(lacking[dtype])
+
+
+def check_values(family: Family, backend: Backend, x: Tensor, values: tuple[Any, ...]) -> None:
+    """Check that the run-time params can meet a tensor.
+
+    Raises:
+        MultigradError: one is a tensor of another framework, or on another device.
+    """
+    for name, value in zip(family.runtime, values, strict=True):
+        if isinstance(value, bool | int | float):
+            continue
+        owner = backend_of(value)
+        if owner is not backend:
+            raise MultigradError(
+                f"rule {family.rule.name!r} got param {name!r} as a tensor of {owner.name} for a "
+                f"tensor of {backend.name}; pass float({name})"
+            )
+        device = find_device(value)
+        if device is not None and device.type != "cpu" and device != find_device(x):
+            raise two_devices(family, f"param {name!r}", value, "the input", x)
+
+
+def find_device(x: Tensor) -> Any:
+    """Return a tensor's device where its framework never moves tensors by itself, else None."""
+    device = getattr(x, "device", None)
+    return device if hasattr(device, "type") else None
+
+
+def two_devices(family: Family, what: str, x: Tensor, other: str, y: Tensor) -> MultigradError:
+    return MultigradError(
+        f"rule {family.rule.name!r} got {what} on {x.device} and {other} on {y.device}; "
+        f"move one of them: .to({str(y.device)!r})"
+    )
+
+
+def shapes_agree(a: Any, b: Any) -> bool:
+    """Return whether two shapes may be the same; a length that is not known yet agrees with all."""
+    if getattr(a, "rank", 0) is None or getattr(b, "rank", 0) is None:
+        return True
+    a, b = tuple(a), tuple(b)
+    return len(a) == len(b) and all(
+        n == m or n is None or m is None for n, m in zip(a, b, strict=True)
+    )
+
+
+_float_dtypes: dict[Any, bool] = {}
+
+
+def check_float(x: Tensor, rule: str) -> None:
+    """Check that a rule can act on a tensor.
+
+    Raises:
+        GradientError: its dtype is not a float that rules compute in.
+    """
+    is_float = _float_dtypes.get(x.dtype)
+    if is_float is None:
+        is_float = _float_dtypes[x.dtype] = dtype_name(x.dtype) in FLOATS
+    if not is_float:
+        check_float_name(dtype_name(x.dtype), rule)
+
+
+def check_float_name(dtype: str, rule: str) -> None:
+    if dtype not in FLOATS:
+        is_complex = dtype.startswith("complex")
+        parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
+        raise GradientError(
+            f"rule {rule!r} got a {dtype} tensor; "
+            f"expected one of {', '.join(FLOATS)}: cast it first{parts}"
+        )

@@ -1,0 +1,342 @@
+"""Constant arrays in a rule: written out, closed over, global or a default; on every backend, in the input's dtype."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+
+X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
+G = np.array([[1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
+WEIGHTS = np.array([0.1, 0.2, 0.3])  # float64
+MASK = np.array([True, False, True])
+
+
+@pytest.fixture
+def captured() -> Iterator[Callable[..., xg.Rule]]:
+    """Make a rule that must be captured."""
+    yield lambda function: xg.register("under test", override=True, native=False)(function)
+    if "under test" in xg.rules():
+        xg.unregister("under test")
+
+
+def run(backend: Any, rule: xg.Rule, dtype: Any = np.float32, **params: Any) -> Any:
+    with backend.precision(dtype):
+        g, x = backend.array(G.astype(dtype)), backend.array(X.astype(dtype))
+        return backend.numpy(rule(None, g, x, **params))
+
+
+def a_list(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * np.array([0.1, 0.2, 0.3])
+
+
+def a_global(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return WEIGHTS * grad_out
+
+
+def a_default(ctx: Any, grad_out: Any, tin: Any, *, _weights: Any = (0.1, 0.2, 0.3)) -> Any:
+    return np.multiply(grad_out, np.asarray(_weights))
+
+
+def of_helper(grad_out: Any) -> Any:
+    return grad_out * WEIGHTS
+
+
+def in_a_helper(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return of_helper(grad_out)
+
+
+def in_xp(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * xp.asarray([0.1, 0.2, 0.3])
+
+
+def make_closure() -> Callable[..., Any]:
+    weights = np.array([0.1, 0.2, 0.3], np.float16) * 0 + WEIGHTS
+
+    def closed_over(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * weights
+
+    return closed_over
+
+
+WEIGHTED = [a_list, a_global, a_default, in_a_helper, in_xp, make_closure()]
+
+
+@pytest.mark.parametrize("function", WEIGHTED, ids=lambda f: f.__name__)
+def test_constant_takes_the_inputs_dtype(
+    function: Any, backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    rule = captured(function)
+    for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
+        given = run(backend, rule, dtype)
+        assert given.dtype == dtype
+        np.testing.assert_array_equal(given, G.astype(dtype) * WEIGHTS.astype(dtype))
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+@pytest.mark.parametrize("function", [a_list, a_global], ids=lambda f: f.__name__)
+def test_constant_acts_in_backward_eager_and_compiled(
+    function: Any, backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    act = xg.activation("ReLU", captured(function))
+    options = {"torch": {"backend": "aot_eager", "fullgraph": True}}.get(backend.name, {})
+    for f in (xg.jit(act, backend.name, **options), act):  # first captured by the compiler
+        y, grad_in = backend.vjp(f, X, G)
+        np.testing.assert_array_equal(y, np.maximum(X, 0))
+        np.testing.assert_allclose(grad_in, G * WEIGHTS.astype(np.float32), rtol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_constant_does_not_leak_out_of_a_transform(captured: Callable[..., xg.Rule]) -> None:
+    import torch
+
+    act, x = xg.activation("ReLU", captured(a_list)), torch.from_numpy(X)
+    wanted = np.broadcast_to(WEIGHTS.astype(np.float32), X.shape)
+    per_row = torch.func.vmap(torch.func.grad(lambda row: act(row).sum()))
+    np.testing.assert_allclose(per_row(x), wanted)
+    with torch.inference_mode():
+        act(x)
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(act(leaf).sum(), leaf, create_graph=True)
+    np.testing.assert_allclose(first.detach(), wanted)
+    np.testing.assert_allclose(per_row(x), wanted)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_constants_of_rules_in_turn_under_torch_compile(dynamic: bool | None) -> None:
+    import torch
+
+    def make(weights: list[float]) -> Callable[..., Any]:
+        return lambda ctx, grad_out, tin: grad_out * torch.tensor(weights)
+
+    act = xg.activation("Linear")
+    f = torch.compile(lambda x: act(x), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    rules = [make([1.0, 2.0, 3.0 + i]) for i in range(2)]
+    for _ in range(2):
+        for i, rule in enumerate(rules):
+            for n in (2, 3):
+                x = torch.ones(n, 3, requires_grad=True)
+                with xg.use(rule):
+                    f(x).sum().backward()
+                assert x.grad is not None and x.grad[-1].tolist() == [1.0, 2.0, 3.0 + i]
+
+
+@pytest.mark.needs("jax")
+def test_tensor_of_a_trace_around_the_rule_is_refused(captured: Callable[..., xg.Rule]) -> None:
+    import jax
+
+    def scaled_by_a_tracer(factor: Any) -> Any:
+        rule = captured(functools.partial(times, factor))
+        return xg.activation("ReLU", rule)(X)
+
+    with pytest.raises(xg.TraceError, match=r"known at run time only. Pass it as a param"):
+        jax.jit(scaled_by_a_tracer)(WEIGHTS)
+
+
+@pytest.mark.needs("jax")
+def test_constant_does_not_leak_out_of_a_trace(captured: Callable[..., xg.Rule]) -> None:
+    import jax
+
+    act = xg.activation("ReLU", captured(a_list))
+    wanted = np.broadcast_to(WEIGHTS.astype(np.float32), X.shape)
+    with jax.check_tracer_leaks():
+        for f in (jax.jit(act), act, jax.jit(jax.vmap(act)), act):
+            np.testing.assert_allclose(jax.grad(lambda x, f=f: f(x).sum())(X), wanted)
+
+
+def test_constant_of_bools_is_a_mask(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return xp.where((tin > 0) & MASK, grad_out, 0.0) + grad_out * ~MASK
+
+    wanted = np.where((X > 0) & MASK, G, 0) + G * ~MASK
+    np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
+
+
+def test_constant_of_integers_counts_in_the_inputs_dtype(
+    backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * np.arange(3) + (tin > np.array([[0], [1]]))
+
+    bounds = np.array([[0], [1]])
+    wanted = G * np.arange(3) + np.greater(X, bounds)
+    np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
+
+
+def test_constant_of_integers_meets_bits(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        bits = xp.cast(tin * 4, "int32") & np.array([1, 2, 3])
+        return grad_out * (bits | np.array([[0], [4]]))
+
+    bits = (X * 4).astype(np.int32) & [1, 2, 3] | [[0], [4]]
+    np.testing.assert_array_equal(run(backend, captured(rule)), G * bits)
+
+
+def test_constant_meets_a_cast_tensor_unrounded(
+    backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        wide = xp.cast(grad_out, "float32") * WEIGHTS
+        return xp.cast(wide * 1024.0 - 1024.0 * 0.1, grad_out.dtype)
+
+    wide = G.astype(np.float32) * WEIGHTS.astype(np.float32)
+    wanted = (wide * np.float32(1024) - np.float32(102.4)).astype(np.float16)
+    given = run(backend, captured(rule), np.float16)
+    np.testing.assert_allclose(given, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_captured_values_are_fixed(captured: Callable[..., xg.Rule]) -> None:
+    weights = np.ones(3)
+    rule = captured(lambda ctx, grad_out, tin: grad_out * weights)
+    np.testing.assert_array_equal(rule(None, G, X), G)
+    weights[:] = 5.0
+    np.testing.assert_array_equal(rule(None, G, X), G)
+
+
+def test_numbers_without_axes_are_numbers(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    rule = captured(lambda ctx, g, x: g * np.float64(0.5) + x * np.array(2.0) + np.int64(3))
+    np.testing.assert_array_equal(run(backend, rule), G * 0.5 + X * 2 + 3)
+    assert "array(" not in xg.show(rule)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_constant_tensor_of_any_framework(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    weights = backend.array(WEIGHTS.astype(np.float32))
+    rule = captured(lambda ctx, grad_out, tin: grad_out * weights)
+    np.testing.assert_allclose(rule(None, G, X), G * WEIGHTS.astype(np.float32))
+    np.testing.assert_allclose(run(backend, rule), G * WEIGHTS.astype(np.float32))
+    assert xg.show(rule).count("<float32[3] ") == 1
+
+
+@pytest.mark.needs("torch")
+def test_tensor_written_out_in_torch(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    import torch
+
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        bounds = torch.tensor([[0.5], [1.0]])
+        steps = torch.arange(tin.shape[-1]) * tin.new_tensor([1, 2, 3])
+        inside = torch.where(tin.abs() < bounds, torch.tensor(1.0), torch.tensor(0.0))
+        return grad_out * inside * steps
+
+    wanted = G * (np.abs(X) < [[0.5], [1.0]]) * (np.arange(3) * [1, 2, 3])
+    np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
+
+
+@pytest.mark.needs("torch")
+def test_tensors_made_from_a_shape(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    import torch
+
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        result = torch.ones(tin.shape, dtype=tin.dtype, device=tin.device) + np.zeros(tin.shape)
+        result = result + torch.full(tin.shape, 0.5) + np.full(tin.shape, 2.0)
+        result = result + tin.new_ones(tin.shape) + tin.new_full(tin.shape, 3.0)
+        nothing = torch.zeros(size=tin.shape, dtype=torch.bool) | tin.new_zeros(3).bool()
+        return torch.where(nothing, tin, grad_out * result) + torch.zeros(3)
+
+    rule_ = captured(rule)
+    np.testing.assert_array_equal(run(backend, rule_), G * 7.5)
+    assert "tin: T[...]" in xg.show(rule_)  # for every shape: the rule did not ask for one
+
+
+@pytest.mark.needs("torch")
+def test_tensor_of_a_known_shape_costs_a_capture_per_shape(
+    backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    import torch
+
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * torch.ones(tin.shape[0], 1) + torch.zeros(*tin.shape)
+
+    made = captured(rule)
+    for n in (1, 2):
+        given = made(None, backend.array(G[:n]), backend.array(X[:n]))
+        np.testing.assert_array_equal(backend.numpy(given), G[:n])
+
+
+@pytest.mark.needs("torch")
+def test_conversion_of_a_tensor_is_no_constant(
+    backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    import torch
+
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        doubled = np.array(grad_out)
+        doubled *= 2
+        same = torch.as_tensor(tin, dtype=grad_out.dtype) + np.asarray(tin)
+        return doubled + grad_out * same + np.array([grad_out, tin]).sum(axis=0)
+
+    np.testing.assert_allclose(run(backend, captured(rule)), 3 * G + G * 2 * X + X, rtol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_draw_of_a_shape_follows_the_key(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+    import torch
+
+    rule = captured(lambda ctx, g, x: g * 0 + torch.rand(x.shape) + torch.randn(x.shape) * 0)
+    first, again, other = (run(backend, rule, key=key) for key in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01
+    assert (first >= 0).all() and (first < 1).all()
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+BROADCASTS_UP = np.ones((4, 1, 1))
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "large": (lambda g: g * np.ones((257, 256)), r"shape \(257, 256\), 65792 elements.*native=True"),
+    "complex number": (lambda g: g * 1j, "uses a complex number.*real and the imaginary part"),
+    "complex": (lambda g: g * np.array([1j, 2j, 3j]), "dtype complex128: rules compute in"),
+    "words": (lambda g: g * np.array(["a", "b", "c"]), "dtype <U1"),
+    "drawn": (lambda g: g * np.random.rand(3), "another graph each time.*rand_like"),
+    "uneven": (lambda g: xp.multiply(g, [[1.0], [1.0, 2.0]]), "no array of numbers|raised ValueError"),
+    "object": (lambda g: xp.multiply(g, object()), "uses a object, which is not captured"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_a_constant(what: str, captured: Callable[..., xg.Rule]) -> None:
+    call, message = REFUSED[what]
+    rule = captured(lambda ctx, grad_out, tin: call(grad_out))
+    with pytest.raises(xg.TraceError, match=f"rule 'under test'.*{message}"):
+        rule(None, G, X)
+
+
+def test_constant_larger_than_the_input_is_a_gradient_error(
+    backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    rule = captured(lambda ctx, grad_out, tin: grad_out * BROADCASTS_UP)
+    with pytest.raises(xg.GradientError, match=r"returned shape \(4, 2, 3\) for an input of shape"):
+        run(backend, rule)
+
+
+def times(factor: Any, ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * factor
+
+
+@pytest.mark.needs("torch")
+def test_tensor_that_waits_for_a_gradient_is_refused(captured: Callable[..., xg.Rule]) -> None:
+    import torch
+
+    weight, number = torch.nn.Parameter(torch.ones(3)), torch.tensor(2.0, requires_grad=True)
+    for learned in (weight, number):
+        rule = captured(functools.partial(times, learned))
+        with pytest.raises(xg.TraceError, match=r"waits for a gradient.*param.*detach"):
+            rule(None, G, X)
+
+
+def test_uncaptured_size_runs_as_it_is_where_native_is_true() -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * np.ones((70_000,), np.float32)
+
+    made = xg.compose(rule)
+    x = np.ones(70_000, np.float32)
+    with pytest.warns(xg.NativeRuleWarning, match="70000 elements"):
+        np.testing.assert_array_equal(made(None, x, x), x)

@@ -1,0 +1,179 @@
+"""Elementwise functions as other libraries write them: captured, each gives what its own library does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+import multigrad as xg
+
+from .oracles import FLOAT64
+
+Tensor = Any
+X = np.array([[0.31, 0.82, 0.55], [0.93, 0.12, 0.47]])
+G = np.array([[1.7, 0.4, 2.6], [0.3, 1.2, 0.9]])
+
+UFUNCS = (
+    np.tan, np.arcsin, np.arccos, np.sinh, np.cosh, np.arcsinh, np.arctanh, np.cbrt, np.exp2,
+    np.log2, np.log10, np.deg2rad, np.radians, np.rad2deg, np.degrees, np.sinc, np.floor_divide,
+    np.remainder, np.fmod, np.fmax, np.fmin, np.copysign, np.hypot, np.arctan2, np.logaddexp,
+)  # fmt: skip
+SCIPY = (
+    special.erf, special.erfc, special.erfinv, special.expit, special.log_expit, special.logit,
+    special.ndtr, special.ndtri, special.log_ndtr, special.gammaln, special.psi, special.digamma,
+    special.xlogy, special.xlog1py, special.exp2, special.cbrt, special.expm1, special.log1p,
+)  # fmt: skip
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+def captured(function: Callable[..., Any]) -> Any:
+    """The rule of a function, which must be captured."""
+    return xg.register("elementwise under test", native=False, override=True)(function)
+
+
+@pytest.mark.parametrize("ufunc", [*UFUNCS, *SCIPY], ids=lambda ufunc: ufunc.__name__)
+def test_ufuncs_mean_what_they_mean_on_arrays(ufunc: Any) -> None:
+    binary = getattr(ufunc, "nin", 1) == 2
+
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return ufunc(grad_out, tin) if binary else grad_out * ufunc(tin)
+
+    expected = ufunc(G, X) if binary else G * ufunc(X)
+    np.testing.assert_allclose(captured(rule)(None, G, X), expected, rtol=1e-14)
+
+
+def test_signs_bits_and_replacements_in_numpy() -> None:
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        code = (tin * 100).astype(np.int32)
+        low = np.bitwise_and(code, 12) | np.left_shift(code, 2) ^ np.right_shift(code, 1)
+        signs = np.where(np.signbit(-tin), -1.0, 1.0) + np.invert(tin > 0.5)
+        return np.nan_to_num(grad_out / (tin > 0.5), posinf=9.0) + low + np.invert(code) * signs
+
+    with np.errstate(all="ignore"):
+        expected = rule(None, G, X)
+    np.testing.assert_allclose(captured(rule)(None, G, X), expected)
+
+
+def test_scipy_is_not_imported_by_capture() -> None:
+    code = (
+        "import sys, numpy as np, multigrad as xg\n"
+        "def rule(ctx, grad_out, tin): return grad_out * np.hypot(tin, 2.0) + tin % 2\n"
+        "xg.get(rule)(None, np.ones(3), np.ones(3))\n"
+        "assert 'scipy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_ufunc_of_scipy_is_named() -> None:
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * special.erfcx(tin)
+
+    with pytest.raises(xg.TraceError, match="erfcx, which is not captured"):
+        captured(rule)(None, G, X)
+
+
+# --- torch --------------------------------------------------------------------------------------------
+TORCH = words(
+    "tan asin arcsin acos arccos sinh cosh asinh arcsinh atanh arctanh exp2 log2 log10 deg2rad "
+    "rad2deg sinc frac erfc erfinv lgamma digamma logit nan_to_num celu selu hardshrink"
+)
+PAIRS = words("floor_divide remainder fmod fmax fmin copysign hypot atan2 arctan2 logaddexp xlogy")
+SPECIAL = words(
+    "erf erfc erfinv expit logit ndtr ndtri log_ndtr gammaln digamma psi exp2 expm1 log1p sinc round"
+)
+ACTIVATIONS = words(
+    "celu selu mish hardsigmoid hardswish hardtanh hardshrink softshrink tanhshrink softsign "
+    "logsigmoid relu6 silu elu gelu leaky_relu softplus"
+)
+METHODS = words(
+    "tan asin acos sinh cosh asinh atanh exp2 log2 log10 deg2rad rad2deg sinc frac erfc erfinv "
+    "lgamma digamma logit nan_to_num"
+)
+
+
+def torch_functions() -> dict[str, Callable[..., Tensor]]:
+    """Functions of one tensor by name, each with a scale that reaches its branches."""
+    import torch
+    import torch.nn.functional as F
+
+    found: dict[str, Callable[..., Tensor]] = {}
+    for home, names in ((torch, TORCH), (torch.special, SPECIAL), (F, ACTIVATIONS)):
+        found |= {f"{home.__name__}.{name}": getattr(home, name) for name in names}
+    for name in METHODS:
+        found[f".{name}()"] = lambda x, name=name: getattr(x, name)()
+    for name in PAIRS:
+        found[f"torch.{name}"] = lambda x, name=name: getattr(torch, name)(x, 0.3 + x * x)
+        found[f".{name}()"] = lambda x, name=name: getattr(x, name)(0.3 + x * x)
+    return found | {
+        "celu(2)": lambda x: F.celu(x - 0.5, 2.0),
+        "hardtanh(-0.2, 0.4)": lambda x: F.hardtanh(x - 0.5, -0.2, 0.4),
+        "threshold": lambda x: F.threshold(x, 0.5, 20.0),
+        "hardswish of large": lambda x: F.hardswish(8.0 * x - 4.0),
+        "logit(eps)": lambda x: torch.logit(x, eps=0.2),
+        "polygamma": lambda x: torch.polygamma(2, x) + x.polygamma(3) + torch.special.polygamma(4, x),
+        "xlog1py": lambda x: torch.special.xlog1py(x, 2.0 * x),
+        "lerp": lambda x: torch.lerp(x, x * x, 0.3) + x.lerp(-x, x),
+        "nan_to_num(1, 2)": lambda x: torch.nan_to_num(x / (x > 0.5), 1.0, 2.0),
+        "div, rounded": lambda x: torch.div(x, 0.3, rounding_mode="floor")
+        + (-x).div(0.3, rounding_mode="trunc"),
+        "%": lambda x: (x - 0.5) % 0.2 + 2.0 % x,
+        "//": lambda x: (x - 0.5) // 0.2 + 2.0 // x,
+        "int32": lambda x: x * ((100 * x).int() & 12) + ((100 * x).to(torch.int32) << 2),
+        "bits": lambda x: torch.bitwise_xor((100 * x).int(), 5) * x + (~(100 * x).int() >> 1),
+        "signbit": lambda x: torch.where(torch.signbit(x - 0.5), x, 1.0),
+    }  # fmt: skip
+
+
+@pytest.mark.needs("torch")
+def test_torch_functions_mean_what_they_mean_on_tensors() -> None:
+    import torch
+
+    for name, function in torch_functions().items():
+        assert_captured_as_it_is(name, function, torch.float64)
+        assert_captured_as_it_is(name, function, torch.float32)
+
+
+def assert_captured_as_it_is(name: str, function: Callable[..., Tensor], dtype: Any) -> None:
+    import torch
+
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * function(tin)
+
+    x, g = torch.tensor(X, dtype=dtype), torch.tensor(G, dtype=dtype)
+    expected, actual = g * function(x), captured(rule)(None, g, x)
+    assert actual.dtype == dtype, name
+    tolerance = 1e-13 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.needs("torch")
+def test_a_threshold_may_be_a_param() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor, low: float = 0.5) -> Tensor:
+        return grad_out * (F.hardtanh(tin, -low, low) + torch.nan_to_num(tin, nan=low))
+
+    x, g = torch.tensor(X), torch.tensor(G)
+    for low in (0.5, 0.2):
+        expected = g * (F.hardtanh(x, -low, low) + x)
+        torch.testing.assert_close(captured(rule)(None, g, x, low=low), expected)
+
+
+def test_one_capture_of_an_elementwise_rule_runs_everywhere(backend: Any) -> None:
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor, width: float = 0.3) -> Tensor:
+        return grad_out * np.arctan2(tin, width) + special.ndtr(tin) // width + np.hypot(tin, width)
+
+    expected = G * np.arctan2(X, 0.3) + special.ndtr(X) // 0.3 + np.hypot(X, 0.3)
+    with backend.precision(FLOAT64):
+        actual = backend.numpy(captured(rule)(None, backend.array(G), backend.array(X)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-13)
