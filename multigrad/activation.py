@@ -15,7 +15,7 @@ from .capture.signature import read_params
 from .context import CURRENT, Application, apply_now
 from .forwards import Forward, find_forward
 from .lowering.backend import Backend, backend_of, in_use
-from .lowering.entries import check_float, find_entry
+from .lowering.entries import bind_entry, check_float, find_entry
 from .lowering.lower import lower_derivative, lower_forward
 from .rule import Rule
 
@@ -33,7 +33,9 @@ class Activation:
     """A callable activation; see `activation`. It is fixed: compiled code would not see it change."""
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
-    __slots__ = ("__weakref__", "_application", "_epoch", "_params", "_rule", "forward", "key")
+    __slots__ = (
+        "__weakref__", "_application", "_epoch", "_latest", "_params", "_rule", "forward", "key",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Activation:
         by_key[self.key] = self
         self._epoch = -1
         self._application: Application | None = None
+        self._latest: tuple[Any, ...] = (None, None, None, None)
         in_use()  # compilers can neither read the discovery of backends nor load one
         self.application()  # a wrong rule or param is said here, not in the first forward
 
@@ -103,17 +106,31 @@ class Activation:
 
     def apply(self, x: Tensor) -> Tensor:
         """Return the activation of x, where no compiler reads along."""
+        application = CURRENT.get().activations if self._rule is None else self.in_force()
+        # One tuple, so that other threads see all of it or none.
+        latest, kind, dtype, function = self._latest
+        if latest is application and kind is type(x) and dtype is x.dtype:
+            return function(x)
+        return self._look_up(x, application)
+
+    def _look_up(self, x: Tensor, application: Application | None) -> Tensor:
+        """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
         backend = backend_of(x)
         if backend.guard is not None:
             backend.guard(x, self)
-        application = CURRENT.get().activations if self._rule is None else self.in_force()
         if application is None:
-            return plain(self.forward, backend)(x)
-        check_float(x, application.spec.family.rule.name)
-        entry = application.spec.family.entries.get((backend.name, self.forward.name))
-        if entry is None:
-            entry = find_entry(application.spec.family, backend, self.forward)
-        return entry(x, application)
+            function = plain(self.forward, backend)
+        else:
+            check_float(x, application.spec.family.rule.name)
+            entry = application.spec.family.entries.get((backend.name, self.forward.name))
+            if entry is None:
+                entry = find_entry(application.spec.family, backend, self.forward)
+            if backend.guard is not None:
+                return entry(x, application)
+            function = bind_entry(entry, x, application)
+        if backend.guard is None:
+            self._latest = (application, type(x), x.dtype, function)
+        return function(x)
 
 
 _plain: dict[tuple[str, str], Callable[..., Any]] = {}

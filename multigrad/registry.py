@@ -20,7 +20,7 @@ _epoch = 0
 
 
 def register(
-    name: str, *, override: bool = False, native: bool | None = None
+    name: str, *, override: bool = False, native: bool | None = None, first_order: bool = False
 ) -> Callable[[Any], Rule]:
     """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
 
@@ -35,6 +35,9 @@ def register(
         override: replace a rule of that name; compiled code that used the old one is invalid.
         native: None: a rule that cannot be captured runs as it is, with one warning; True: it always
             runs as it is; False: it must be captured (TraceError).
+        first_order: a promise that nobody differentiates the rule itself (`create_graph=True`): numbers
+            that forward can compute from tin, such as its norm, may then be kept in the place of tin. Where
+            that would lose a derivative, taking one raises GradientError.
 
     Returns:
         A decorator that returns the `Rule`, which is still callable.
@@ -52,7 +55,7 @@ def register(
 
     def decorate(function: Any) -> Rule:
         _load_library()
-        rule = as_rule(function, name=name, native=native)
+        rule = as_rule(function, name=name, native=native, first_order=bool(first_order))
         if _mentions(rule, name):
             raise RuleError(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "

@@ -28,6 +28,7 @@ from .ir.record import Trace, Value
 __all__ = ["Family", "Rule", "Spec", "as_rule", "make_spec", "value_token"]
 Tensor = Any
 MOST_RULES = 4096
+ATTRIBUTES = ("name", "function", "parts", "native", "bound", "first_order")
 _lock = threading.RLock()
 
 
@@ -38,6 +39,7 @@ class Rule:
         name: the name it was registered under, or the function's.
         params: the parameters that may be set, with their defaults.
         native: see `register`.
+        first_order: see `register`.
     """
 
     autograph_info__: ClassVar[
@@ -52,7 +54,9 @@ class Rule:
         parts: tuple[Any, ...] = (),
         native: bool | None = None,
         bound: Mapping[str, Any] | None = None,
+        first_order: bool = False,
     ) -> None:
+        self.first_order = first_order
         self.name = name
         self.function = function
         self.parts = parts
@@ -108,13 +112,12 @@ class Rule:
         bound = dict(self.bound)
         for name, value in params.items():
             bound[name] = check_value(self.name, signature.param(name), value)[1]
-        return Rule(
-            name=self.name,
-            function=self.function,
-            parts=self.parts,
-            native=self.native,
-            bound=bound,
-        )
+        return self.copy(bound=bound)
+
+    def copy(self, **changes: Any) -> Rule:
+        """Return this rule with other attributes."""
+        own = {name: getattr(self, name) for name in ATTRIBUTES}
+        return Rule(**{**own, **changes})
 
     def spec(self, params: Mapping[str, Any] | None = None) -> Spec:
         """Return this rule with values for its params, checked.
@@ -194,7 +197,8 @@ class Rule:
         for wish in (True, False):
             if native is None and any(part.native is wish for part in parts):
                 native = wish
-        return Rule(name=self.name, parts=parts, native=native, bound=self.bound)
+        first_order = all(part.first_order for part in parts)
+        return self.copy(parts=parts, native=native, first_order=first_order)
 
     def __reduce__(self) -> Any:
         # A registered rule pickles by name, so that functions made by a decorator pickle too.
@@ -205,7 +209,8 @@ class Rule:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
             return _by_name, (self.name, dict(self.bound))
-        return _rebuild, (self.name, self.function, self.parts, self.native, dict(self.bound))
+        own = {name: getattr(self, name) for name in ATTRIBUTES}
+        return _rebuild, ({**own, "bound": dict(self.bound)},)
 
 
 def _by_name(name: str, bound: Mapping[str, Any]) -> Rule:
@@ -214,27 +219,25 @@ def _by_name(name: str, bound: Mapping[str, Any]) -> Rule:
     return get(name).with_params(**bound) if bound else get(name)
 
 
-def _rebuild(
-    name: str, function: Any, parts: tuple[Any, ...], native: bool | None, bound: dict[str, Any]
-) -> Rule:
-    return Rule(name=name, function=function, parts=parts, native=native, bound=bound)
+def _rebuild(attributes: dict[str, Any]) -> Rule:
+    return Rule(**attributes)
 
 
 _wrapped: dict[Any, Rule] = {}
 
 
-def as_rule(function: Any, name: str | None = None, native: bool | None = None) -> Rule:
+def as_rule(
+    function: Any, name: str | None = None, native: bool | None = None, first_order: bool = False
+) -> Rule:
     """Wrap a function as a Rule; a Rule is renamed. Without a name, one function gives one Rule."""
     if isinstance(function, Rule):
-        return Rule(
+        return function.copy(
             name=name or function.name,
-            function=function.function,
-            parts=function.parts,
             native=function.native if native is None else native,
-            bound=function.bound,
+            first_order=function.first_order or first_order,
         )
     if name is not None:
-        return Rule(name=name, function=function, native=native)
+        return Rule(name=name, function=function, native=native, first_order=first_order)
     key = hashable(function)
     known = _wrapped.get(key)
     if known is None:
@@ -286,7 +289,7 @@ def make_spec(rule: Rule, params: Mapping[str, Any] | None = None) -> Spec:
     values = {**_values(rule, signature, given), **rule.bound}
     if rule.bound:
         # Bound values run as params do, so that the code of a rule is shared by all its bindings.
-        rule = Rule(name=rule.name, function=rule.function, parts=rule.parts, native=rule.native)
+        rule = rule.copy(bound={})
         signature = rule.signature
     runtime: dict[str, Any] = {}
     static: dict[str, Any] = {}
@@ -332,5 +335,5 @@ def _identity(rule: Rule) -> Any:
     """Return what a rule does, as a key."""
     bound = repr(sorted(rule.bound.items()))
     if rule.function is not None:
-        return (hashable(rule.function), rule.native, bound)
+        return (hashable(rule.function), rule.native, rule.first_order, bound)
     return (tuple(map(_identity, rule.parts)), rule.native, bound)

@@ -1,4 +1,4 @@
-"""`xg.show`: the rule IR as text."""
+"""`xg.show`: the rule IR as text, and what forward keeps for backward."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from typing import Any
 
 from .activation import Activation
 from .errors import MultigradError
+from .forwards import Forward, find_forward
 from .function import Function
-from .ir.graph import Graph, format_graph
+from .ir import ops
+from .ir.graph import Graph, Node, format_graph
 from .ir.record import NeedFact
+from .ir.residuals import BYTES, Cut
+from .ir.types import INPUT_SHAPE, ROW, T, Type
+from .lowering.backend import in_use
 from .registry import resolve
 from .rule import Rule, Spec
 
 
-def show(obj: str | Rule | Callable[..., Any] | Activation | Graph | Function) -> str:
+def show(
+    obj: str | Rule | Callable[..., Any] | Activation | Graph | Function, *, memory: bool = False
+) -> str:
     """Return the graph of a rule, an activation (also a module or layer) or a Function as text.
 
     Example:
         >>> print(xg.show("rectangular"))
+        >>> print(xg.show(xg.activation("ReLU", rule="rectangular"), memory=True))
+
+    Args:
+        obj: what to show; a bare rule sits under Linear where memory is asked for.
+        memory: also say what forward keeps for backward, in bytes per element of the input.
 
     Raises:
         RuleError: the rule is unknown.
@@ -26,25 +38,88 @@ def show(obj: str | Rule | Callable[..., Any] | Activation | Graph | Function) -
     """
     if isinstance(obj, Graph):
         return format_graph(obj)
-    if isinstance(obj, Function):
-        return f"{format_graph(obj.forward)}\n\n{format_graph(obj.backward)}"
-    inner = getattr(obj, "_activation", obj)  # of a module or layer
+    inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
+    if isinstance(inner, Function):
+        return _with_memory(_both(inner), inner, memory)
     if isinstance(inner, Activation):
-        forward = format_graph(inner.forward.graph())
         own = inner.application()
-        backward = format_graph(inner.forward.derivative()) if own is None else _show(own.spec)
-        return f"{forward}\n\n{backward}"
-    return _show(resolve(obj).spec())
+        if own is None:
+            function = Function(
+                inner.forward.name, inner.forward.graph(), inner.forward.derivative()
+            )
+            return _with_memory(_both(function), function, memory)
+        return _show(own.spec, inner.forward, memory)
+    return _show(resolve(inner).spec(), None, memory)
 
 
-def _show(spec: Spec) -> str:
+def _both(function: Function) -> str:
+    return f"{format_graph(function.forward)}\n\n{format_graph(function.backward)}"
+
+
+def _show(spec: Spec, forward: Forward | None, memory: bool) -> str:
     rule = spec.family.rule
+    head = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
     if rule.native is True:
-        return f"{rule.name}: runs as it is (native=True), so it has no graph"
+        kept = "\n\nkept for backward: the input, which the rule may read" if memory else ""
+        return f"{head}{rule.name}: runs as it is (native=True), so it has no graph{kept}"
     try:
-        return format_graph(spec.graph())
+        backward = spec.graph()
     except NeedFact as need:
         raise MultigradError(
             f"rule {rule.name!r} has one graph per {', '.join(need.facts)} of its input; "
             f"it is captured when it is first used"
         ) from need
+    row = find_forward("Linear") if forward is None else forward
+    function = Function(rule.name, row.graph(), backward, rule.first_order)
+    return _with_memory(f"{head}{format_graph(backward)}", function, memory)
+
+
+def _with_memory(text: str, function: Function, memory: bool) -> str:
+    """Add what is kept, per group of the backends in use that keep the same."""
+    if not memory:
+        return text
+    plain, floats = function.cut(False), function.cut(True)
+    if plain.residuals == floats.residuals and plain.keep.outputs == floats.keep.outputs:
+        return f"{text}\n\nkept for backward:{describe_cut(plain)}"
+    lines = []
+    for cut, keeps_floats in ((plain, False), (floats, True)):
+        names = [b.name for b in in_use() if b.differentiates_residuals is keeps_floats]
+        if names:
+            lines.append(f"kept for backward on {', '.join(names)}:{describe_cut(cut)}")
+    return "\n\n".join([text, *lines])
+
+
+def describe_cut(cut: Cut) -> str:
+    """Return a line for each thing that a cut keeps: its bytes, and what it is."""
+    if not cut.residuals:
+        return " nothing, 0 bytes per element"
+    computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
+    lines = [""]
+    for name in cut.residuals:
+        value = f" = {format_expression(computed[name])}" if name in computed else ""
+        lines.append(f"  {name}{value}: {describe_size(cut.type(name))}")
+    return "\n".join(lines)
+
+
+def format_expression(node: Node) -> str:
+    """Return a node as one nested call."""
+    if node.op is ops.INPUT:
+        return str(node.attr("name"))
+    if node.op is ops.CONST:
+        return repr(node.attr("value"))
+    arguments = [format_expression(operand) for operand in node.operands]
+    arguments += [f"{name}={value!r}" for name, value in node.attrs]
+    return f"{node.op.name}({', '.join(arguments)})"
+
+
+def describe_size(type_: Type) -> str:
+    """Return the bytes that a residual takes, in words."""
+    size = BYTES.get(type_.dtype)
+    if type_.shape == ROW:
+        return f"one {'number' if type_.dtype == T else type_.dtype}"
+    if type_.shape != INPUT_SHAPE:
+        return f"fewer {'numbers' if type_.dtype == T else f'{type_.dtype}s'} than tin has elements"
+    if type_.dtype == T:
+        return "4 bytes per element in float32 (2 in float16 and bfloat16, 8 in float64)"
+    where = "" if size != 1 else ", where tin would take 4 in float32"
+    return f"{size} byte{'' if size == 1 else 's'} per element{where}"

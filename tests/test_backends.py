@@ -149,10 +149,13 @@ def lift(function):
 
 
 def render(lowering):
-    f, b = lowering.forward, lowering.backward
+    f, k, b = lowering.forward, lowering.keep, lowering.backward
+    kept = "".join(f"{expression}, " for expression in lowering.kept)
+    residuals = "".join(f", {name}" for name in lowering.residuals)
     return (
         f"def forward(tin):\\n{f.indented(4)}    return {f.result}\\n\\n\\n"
-        f"def backward(grad_out, tin{lowering.arguments}):\\n"
+        f"def keep(tin, output{lowering.arguments}):\\n{k.indented(4)}    return ({kept})\\n\\n\\n"
+        f"def backward(grad_out{residuals}{lowering.arguments}):\\n"
         f"{b.indented(4)}    return {lowering.grad_in}\\n"
     )
 
@@ -160,7 +163,8 @@ def render(lowering):
 def finish(namespace, lowering):
     def function(tin, *values):
         output = namespace["forward"](tin)
-        pull = lambda grad_out: namespace["backward"](grad_out, tin, *values)
+        residuals = namespace["keep"](tin, output, *values)
+        pull = lambda grad_out: namespace["backward"](grad_out, *residuals, *values)
         return Array(output.values, pull)
 
     return function

@@ -135,7 +135,8 @@ def test_tensorflow_differentiates_the_backward_of_every_rule(rule: str) -> None
 
 # --- what is kept between forward and backward -----------------------------------------------------------
 
-KEPT = ("arctan", "d(ReLU)", "positive_jam", "rectangular", "triangular")
+INPUT_KEPT = ("arctan", "fast_sigmoid", "triangular")
+MASK_KEPT = ("d(ReLU)", "positive_jam", "rectangular")
 NOTHING_KEPT = (
     "clip_norm",
     "centralize",
@@ -160,9 +161,9 @@ def jax_residual_shapes(
     return [leaf.shape for leaf in jax.tree_util.tree_leaves(pullback) if np.shape(leaf) == shape]
 
 
-@pytest.mark.parametrize("rule", KEPT)
+@pytest.mark.parametrize("rule", INPUT_KEPT + MASK_KEPT)
 @pytest.mark.needs("jax")
-def test_jax_keeps_the_input_once_where_backward_reads_it(rule: str) -> None:
+def test_jax_keeps_one_array_where_backward_reads_the_input(rule: str) -> None:
     assert jax_residual_shapes(rule, "Heaviside", (50, 7)) == [(50, 7)]
 
 
@@ -185,14 +186,25 @@ def torch_saved(rule: str, forward: str) -> list[Any]:
     x = torch.ones(50, 7, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         xg.activation(forward, rule)(x)
-    assert all(tensor.data_ptr() == x.data_ptr() for tensor in saved)  # x itself, no copy
+    floats = [tensor for tensor in saved if tensor.is_floating_point()]
+    assert all(tensor.data_ptr() == x.data_ptr() for tensor in floats)  # x itself, no copy
     return saved
 
 
-@pytest.mark.parametrize("rule", KEPT)
+@pytest.mark.parametrize("rule", INPUT_KEPT)
 @pytest.mark.needs("torch")
-def test_torch_saves_the_input_itself_and_once_where_backward_reads_it(rule: str) -> None:
-    assert len(torch_saved(rule, "Heaviside")) == 1
+def test_torch_saves_the_input_itself_and_once_where_backward_reads_its_values(rule: str) -> None:
+    (saved,) = torch_saved(rule, "Heaviside")
+    assert saved.is_floating_point()
+
+
+@pytest.mark.parametrize("rule", MASK_KEPT)
+@pytest.mark.needs("torch")
+def test_torch_saves_one_mask_where_backward_reads_no_more_of_the_input(rule: str) -> None:
+    import torch
+
+    (saved,) = torch_saved(rule, "Heaviside")
+    assert saved.dtype == torch.bool
 
 
 @pytest.mark.parametrize("rule", NOTHING_KEPT)

@@ -35,6 +35,7 @@ backend = Backend(
     weak=bridge.weak,
     forward_mode=True,
     namespace=attach.NAMESPACE,
+    differentiates_residuals=True,
     mirror=compile.mirror,
     guard=compile.guard,
     refresh=compile.refresh,

@@ -28,8 +28,9 @@ def render(lowering: Lowering) -> str:
     if lowering.tangent is not None:
         return _render_forward_mode(lowering, lowering.tangent)
     f, b, name = lowering.forward, lowering.backward, lowering.identifier
-    kept = _tuple([*(["tin"] if lowering.saves else []), *lowering.params])
-    unpack = f"    {kept} = residuals\n" if kept != "()" else ""
+    kept = _tuple([*lowering.kept, *lowering.read_params])
+    names = _tuple([*lowering.residuals, *lowering.read_params])
+    unpack = f"    {names} = residuals\n" if names != "()" else ""
     cotangents = _tuple([lowering.grad_in, *(["None"] * len(lowering.params))])
     given = f"tin{lowering.arguments}"
     # An eager pullback may be given NumPy's array, which has no device to draw on.
@@ -41,7 +42,8 @@ def {name}(tin{lowering.signature}):
 
 
 def forward({given}):
-    return {name}({given}), {kept}
+    output = {name}({given})
+{lowering.keep.indented(4)}    return output, {kept}
 
 
 def backward(residuals, grad_out):

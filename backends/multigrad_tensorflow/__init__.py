@@ -34,6 +34,7 @@ backend = Backend(
     to_numpy=bridge.to_numpy,
     weak=bridge.weak,
     namespace=attach.NAMESPACE,
+    differentiates_residuals=True,
     mirror=compile.mirror,
     guard=compile.guard,
     jit=compile.jit,

@@ -27,6 +27,10 @@ def render(lowering: Lowering) -> str:
     """Return the source of a function of the tensor and the params."""
     f, b, name = lowering.forward, lowering.backward, lowering.identifier
     draw = "    if key is None:\n        key = draw_key()\n" if lowering.draws else ""
+    keep = "".join(
+        f"        {name} = {result}\n"
+        for name, result in zip(lowering.computed, lowering.keep.results, strict=True)
+    )
     return f"""\
 def forward(tin):
 {f.indented(4)}    return {f.result}
@@ -36,10 +40,12 @@ def {name}(tin{lowering.signature}):
 {draw}
     @custom_gradient
     def function(tin):
+        output = run_forward(forward, tin)
+{lowering.keep.indented(8)}{keep}
         def backward(grad_out):
 {b.indented(12)}            return {lowering.grad_in}
 
-        return run_forward(forward, tin), backward
+        return output, backward
 
     return function(localize(tin))
 """

@@ -6,7 +6,7 @@ import torch
 
 from multigrad.lowering.backend import Backend
 
-from . import attach, bridge, capture, compile, ops, random
+from . import attach, bridge, capture, compile, kernels, ops, random
 
 __all__ = ["backend"]
 
@@ -27,6 +27,7 @@ backend = Backend(
     finish=attach.finish,
     attach_native=attach.attach_native,
     call=attach.call,
+    bind=attach.bind,
     draw_key=random.draw_key,
     key_pair=random.key_pair,
     fold_in=random.fold_in,
@@ -39,5 +40,6 @@ backend = Backend(
     scalar_right=ops.SCALAR_RIGHT,
     forward_mode=True,
     namespace=attach.NAMESPACE,
+    fast=kernels.FAST,
 )
 _ = capture  # imported for its table

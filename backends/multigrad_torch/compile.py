@@ -215,13 +215,13 @@ def make_call(
     if application is None:
         if act.forward.differentiable:
             return as_call(plain(act.forward, backend))
-        return emit_call(lower_derivative(act.forward, backend).native, [], {})
+        return emit_call(lower_derivative(act.forward, backend, fast=False).native, [], {})
     if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         return as_call(without_gradient(plain(act.forward, backend)))
     spec = application.spec
     facts = {"ndim": ndim, "dtype": str(dtype).rsplit(".", 1)[-1]}
-    lowered = find_lowered(spec.family, backend, act.forward, spec.values, facts)
+    lowered = find_lowered(spec.family, backend, act.forward, spec.values, facts, fast=False)
     hides = token.startswith(HIDDEN) and act.rule is None
     if hides and has_static_numbers(application):
         return None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendNotFound, MultigradError, suggest
 from ..ir.ops import Op
+from .patterns import FastKernels
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -40,6 +41,7 @@ class Backend:
         finish: that object, from the namespace the source was executed in.
         attach_native: the same for a rule that runs as it is: (forward, backward, name) -> object.
         call: how to call the object: (object, lowering) -> `f(tin, *values)`.
+        bind: optional; (object, values) -> `f(tin)`, faster than `call`.
         weak: optional; (scalar, dtype) -> scalar of that dtype, where the framework would promote.
         weak_literals: whether `weak` is needed for literals too.
         scalar_left: faster callables `f(tensor, scalar)` for `op(scalar, tensor)`.
@@ -47,6 +49,8 @@ class Backend:
         wrap: optional; goes around emitted functions that no native object holds.
         forward_mode: whether `render` makes use of a lowering's tangent map.
         namespace: names that `render` uses.
+        fast: kernels for code that nobody takes a derivative of.
+        differentiates_residuals: whether a float kept by forward keeps its derivative in backward.
         mirror: optional; a context manager that shows the frame's token to the compiler.
         guard: optional; called with (x, activation) at each application, raises StaleTraceError.
         refresh: optional; called with the registry's epoch when a name changes its meaning.
@@ -74,6 +78,7 @@ class Backend:
     fold_in: Callable[[Any, int], Any]
     is_traced: Callable[[Any], bool]
     to_numpy: Callable[[Any], Any]
+    bind: Callable[[Any, tuple[Any, ...]], Callable[[Any], Any]] | None = None
     weak: Callable[[Any, Any], Any] | None = None
     weak_literals: bool = False
     scalar_left: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
@@ -81,6 +86,8 @@ class Backend:
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     forward_mode: bool = False
     namespace: Mapping[str, Any] = field(default_factory=dict)
+    fast: FastKernels = field(default_factory=FastKernels)
+    differentiates_residuals: bool = False
     mirror: Callable[[str], AbstractContextManager[Any]] | None = None
     guard: Callable[[Any, Any], None] | None = None
     refresh: Callable[[int], None] | None = None
@@ -282,20 +289,20 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
 
 
 def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
-    """Give numbers and masks the dtype of the float tensors, as capture does."""
+    """Give numbers, masks and integers the dtype of the float tensors, as capture does."""
     from ..ir import ops
 
     kept = operands[:1] if op is ops.WHERE else ()  # the condition
     values = operands[len(kept) :]
     dtypes = [str(getattr(value, "dtype", "bool")) for value in values]
-    like = next((v for v, name in zip(values, dtypes, strict=True) if "bool" not in name), None)
-    if like is None:
+    like = next((v for v, name in zip(values, dtypes, strict=True) if "float" in name), None)
+    if like is None:  # integers among themselves, and with numbers: as the framework has it
         return operands
     agreed: list[Any] = []
     for value, name in zip(values, dtypes, strict=True):
         if isinstance(value, bool | int | float):
             agreed.append(value if backend.weak is None else backend.weak(value, like.dtype))
         else:
-            is_mask = "bool" in name
-            agreed.append(backend.ops[ops.CAST](value, dtype=like.dtype) if is_mask else value)
+            is_cast = "float" not in name
+            agreed.append(backend.ops[ops.CAST](value, dtype=like.dtype) if is_cast else value)
     return (*kept, *agreed)

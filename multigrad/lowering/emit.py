@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedOp
 from ..ir import ops
+from ..ir.constants import ArrayValue
 from ..ir.graph import Graph, Node, count_uses
+from ..ir.op import OWNING
+from ..ir.passes import is_elementwise
 from ..ir.scalars import scalar_function, symbol_function
-from ..ir.types import BOOL, T
+from ..ir.types import BOOL, UNKNOWN, T
+from .patterns import apply_patterns, enabled
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -28,16 +32,29 @@ if TYPE_CHECKING:
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get parentheses.
 PRECEDENCE = {"|": 2, "^": 3, "&": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 COMPARISON, UNARY, ATOM = 1, 7, 9
+# What Python computes on floats without ever raising, and tensors as well.
+PLAIN_SCALARS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG)
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Straight-line code: `lines`, then the expression `result`."""
+    """Straight-line code: `lines`, then the expressions `results`.
+
+    `parameters` are the graph's inputs, `reads` those among them that the code mentions. `elementwise`: each
+    element of a result depends on that element of the inputs alone.
+    """
 
     parameters: tuple[str, ...]
     lines: tuple[str, ...]
-    result: str
+    results: tuple[str, ...]
+    reads: frozenset[str]
+    elementwise: bool
+
+    @property
+    def result(self) -> str:
+        """The only result, or all of them as a tuple's inside."""
+        return ", ".join(self.results)
 
     def indented(self, spaces: int) -> str:
         """Return the lines, each ended, indented for a template."""
@@ -64,18 +81,23 @@ class Emission:
         raise AssertionError("names never run out")
 
 
-def emit_body(graph: Graph, emission: Emission) -> Body:
-    """Emit the code of a graph with one output."""
-    return _Writer(graph, emission).write()
+def emit_body(graph: Graph, emission: Emission, fast: bool = False) -> Body:
+    """Emit the code of a graph; `fast`: where nobody takes a derivative of it and no transform is active."""
+    elementwise = is_elementwise(graph)
+    if fast:
+        graph = apply_patterns(graph, emission.backend.fast.patterns)
+    return _Writer(graph, emission, fast).write(elementwise)
 
 
 class _Writer:
     """Writes one graph; lives while the body is being emitted."""
 
-    def __init__(self, graph: Graph, emission: Emission) -> None:
+    def __init__(self, graph: Graph, emission: Emission, fast: bool) -> None:
         self.graph = graph
         self.emission = emission
         self.backend = emission.backend
+        overwrites = fast and enabled(f"{self.backend.name}.in_place")
+        self.in_place = self.backend.fast.in_place if overwrites else {}
         self.uses = count_uses(graph)
         self.lines: list[str] = []
         self.done: dict[Node, tuple[str, int, int]] = {}  # text, precedence, depth
@@ -83,11 +105,12 @@ class _Writer:
         emission.taken.update(self.parameters)
         self.like = next(n.attr("name") for n in graph.inputs if n.type.kind == "tensor")
 
-    def write(self) -> Body:
+    def write(self, elementwise: bool) -> Body:
         for node in self.graph.nodes():
             self.done[node] = self.express(node)
-        result = self.done[self.graph.outputs[0]][0]
-        return Body(self.parameters, tuple(self.lines), result)
+        results = tuple(self.done[node][0] for node in self.graph.outputs)
+        reads = {n.attr("name") for n in self.graph.nodes() if n.op is ops.INPUT}
+        return Body(self.parameters, tuple(self.lines), results, frozenset(reads), elementwise)
 
     def express(self, node: Node) -> tuple[str, int, int]:
         """Return the expression of a node whose operands are done, named where it is used twice."""
@@ -120,6 +143,8 @@ class _Writer:
         return repr(value), (UNARY if repr(value).startswith("-") else ATOM), 0
 
     def call(self, node: Node) -> tuple[str, int]:
+        if node.type.kind == "scalar" and node.op in PLAIN_SCALARS:
+            return self.infix(node.op.symbol or "", [self.done[o][:2] for o in node.operands])
         if node.type.kind == "scalar" and node.op not in (ops.DIM, ops.SIZE):
             native = (
                 self.backend.ops.get(node.op) or symbol_function(node.op) or self.native(node.op)
@@ -128,7 +153,7 @@ class _Writer:
             arguments = [self.done[o][0] for o in node.operands]
             arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
             return f"{name}({', '.join(arguments)})", ATOM
-        faster = self.scalar_form(node)
+        faster = self.overwriting(node) or self.scalar_form(node)
         if faster is not None:
             return faster, ATOM
         native = self.native(node.op)
@@ -138,7 +163,28 @@ class _Writer:
         arguments = [text for text, _ in operands]
         for name, value in node.attrs:
             arguments.append(f"{name}={self.attribute(name, value)}")
-        return f"{self.emission.bind(node.op.name, native)}({', '.join(arguments)})", ATOM
+        return f"{self.emission.bind(_word(node.op), native)}({', '.join(arguments)})", ATOM
+
+    def overwriting(self, node: Node) -> str | None:
+        """Return the call of a kernel that writes over an operand which nobody else holds."""
+        for position, kernel in enumerate(self.in_place.get(node.op, ())):
+            operand = node.operands[position]
+            if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
+                others = (*node.operands[:position], *node.operands[position + 1 :])
+                arguments = [self.done[operand][0], *(self.operand(node, o)[0] for o in others)]
+                arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
+                suffix = "" if position == 0 or kernel in self.in_place[node.op][:1] else "into"
+                name = self.emission.bind(f"{_word(node.op)}_{suffix}", kernel)
+                return f"{name}({', '.join(arguments)})"
+        return None
+
+    def is_fresh(self, node: Node) -> bool:
+        """Return whether a value lies in memory of its own, is read once, and has a known shape."""
+        if node.type.kind != "tensor" or node.type.shape == UNKNOWN or self.uses[node] != 1:
+            return False
+        if node.op is ops.CAST:  # to the own dtype it gives its operand back
+            return node.operands[0].type.dtype == BOOL != node.type.dtype
+        return node.op.result in OWNING or node.op in self.backend.fast.kernels
 
     def scalar_form(self, node: Node) -> str | None:
         """Return the call of a kernel made for a tensor and a scalar, where the backend has one."""
@@ -161,6 +207,7 @@ class _Writer:
             UnsupportedOp: the backend lists it as missing, with its reason.
         """
         native = self.backend.ops.get(op, INFIX if op.symbol else None)
+        native = self.backend.fast.kernels.get(op, native)
         if native is None:
             reason = self.backend.unsupported.get(op, "it has no row for it")
             where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
@@ -203,6 +250,8 @@ class _Writer:
             if value == T:
                 return f"{self.like}.dtype"
             return self.emission.bind(f"dtype_{value}", self.backend.dtype(value))
+        if isinstance(value, ArrayValue):
+            return self.emission.bind("values", value)
         return self.literal(value)[0] if isinstance(value, float) else repr(value)
 
 
@@ -212,6 +261,11 @@ class _Infix:
 
 
 INFIX: Any = _Infix()
+
+
+def _word(op: ops.Op) -> str:
+    """Return an op's name in emitted code; a backend's own kernels are called "<backend>.<name>"."""
+    return op.name.rpartition(".")[2]
 
 
 def _wrap(text: str, strength: int, needed: int) -> str:

@@ -12,7 +12,8 @@ from ..forwards import Forward, find_forward
 from ..function import Function
 from ..ir.graph import Graph
 from ..ir.record import NeedFact
-from ..ir.types import UNKNOWN
+from ..ir.residuals import Cut
+from ..ir.types import UNKNOWN, is_float
 from .backend import Backend, load_backend
 from .emit import Body, Emission, compile_source, emit_body, identifier
 
@@ -27,6 +28,8 @@ RESERVED = (
     "key",
     "residuals",
     "output",
+    "keep",
+    "function",
     "forward",
     "backward",
     "draw_key",
@@ -40,30 +43,75 @@ RESERVED = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Code:
+    """The straight-line code of a Function.
+
+    Attributes:
+        forward: `tin -> output`.
+        keep: `tin, output, *params -> the residuals that are computed`, in the order of `Lowering.computed`.
+        backward: `grad_out, *residuals, *params, [key] -> grad`.
+    """
+
+    forward: Body
+    keep: Body
+    backward: Body
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Lowering:
     """A Function made ready for one backend: what `render` turns into source.
 
     Attributes:
         name: "rule under forward".
         identifier: a Python name for the class or function.
-        forward: code of `tin -> output`.
-        backward: code of `grad_out, [tin], *params, [key] -> grad`.
+        code: code that may run anywhere: under transforms, and where a derivative is taken of it.
+        fast: code for where neither is the case; it may write over its own temporaries.
         params: the values that a call takes after the tensor: run-time params, then "key" if random.
-        saves: whether backward reads tin's values.
+        residuals: the names of what forward keeps for backward: "tin", "output", or a name in `computed`.
+        computed: the residuals that `keep` computes.
         defaults: values for params where the object is for people to call; "key" is then drawn.
         check: the name of the shape check to apply to the result, or "".
+        refuse: the name of a function to call, with nothing, before a derivative is taken of backward, or "".
         tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is asked for.
     """
 
     name: str
     identifier: str
-    forward: Body
-    backward: Body
+    code: Code
+    fast: Code
     params: tuple[str, ...]
-    saves: bool
+    residuals: tuple[str, ...]
+    computed: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     check: str = ""
+    refuse: str = ""
     tangent: Body | None = None
+
+    @property
+    def forward(self) -> Body:
+        """Code of `tin -> output` that may run anywhere."""
+        return self.code.forward
+
+    @property
+    def keep(self) -> Body:
+        """Code of the computed residuals that may run anywhere."""
+        return self.code.keep
+
+    @property
+    def backward(self) -> Body:
+        """Code of backward that may run anywhere."""
+        return self.code.backward
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The expressions of the residuals where `keep` has run, in their order."""
+        computed = iter(self.code.keep.results)
+        return tuple(next(computed) if r in self.computed else r for r in self.residuals)
+
+    @property
+    def read_params(self) -> tuple[str, ...]:
+        """The params that backward reads: what it needs besides the residuals."""
+        return tuple(name for name in self.params if name in self.code.backward.reads)
 
     @property
     def signature(self) -> str:
@@ -89,11 +137,11 @@ class Lowering:
     @property
     def grad_in(self) -> str:
         """The expression that backward returns."""
-        return (
-            f"{self.check}({self.backward.result}, grad_out)"
-            if self.check
-            else self.backward.result
-        )
+        return self.checked(self.code.backward)
+
+    def checked(self, backward: Body) -> str:
+        """Return the result of a backward, with the check of its shape where one is due."""
+        return f"{self.check}({backward.result}, grad_out)" if self.check else backward.result
 
 
 def _literal(value: Any) -> str:
@@ -117,14 +165,26 @@ def lower_function(
     backend: Backend,
     defaults: Mapping[str, Any] | None = None,
     forward_mode: bool = False,
+    fast: bool = True,
 ) -> Lowered:
-    """Emit, compile and attach a Function on a backend."""
+    """Emit, compile and attach a Function on a backend.
+
+    `fast=False` is for code that a compiler reads: it fuses by itself.
+    """
+    given = function.params
+    function = function.with_safe_names((*RESERVED, *backend.namespace))
+    if defaults:
+        named = dict(zip(given, function.params, strict=True))
+        defaults = {named.get(name, name): value for name, value in defaults.items()}
     emission = Emission(backend, function.backward.name)
     # The template's own words must not be taken by a param or an op.
     emission.taken.update(RESERVED, function.params)
     emission.namespace.update(backend.namespace)
-    forward = emit_body(function.forward, emission)
-    backward = emit_body(function.backward, emission)
+    cut = function.cut(backend.differentiates_residuals, keep_input=forward_mode)
+    emission.taken.update(cut.residuals)
+    code = fast_code = _emit(function, cut, emission, fast=False)
+    if fast and (backend.fast.patterns or backend.fast.in_place):
+        fast_code = _emit(function, cut, emission, fast=True)
     tangent = None
     if forward_mode:
         from ..ir.linearity import tangent_map
@@ -133,10 +193,13 @@ def lower_function(
     check = ""
     if function.backward.outputs[0].type.shape == UNKNOWN:
         check = emission.bind("check_shape", shape_check(function.backward.name))
+    refuse = ""
+    if not backend.differentiates_residuals and any(is_float(cut.type(r)) for r in cut.computed):
+        refuse = emission.bind("refuse_derivative", derivative_refusal(function.backward.name))
     params = (*function.params, *(("key",) if function.is_random else ()))
     lowering = Lowering(
-        function.name, identifier(function.name), forward, backward, params,
-        bool(function.saves), _defaults(function, params, defaults), check, tangent,
+        function.name, identifier(function.name), code, fast_code, params, cut.residuals,
+        cut.computed, _defaults(function, params, defaults), check, refuse, tangent,
     )  # fmt: skip
     if lowering.draws:
         emission.namespace["draw_key"] = backend.draw_key
@@ -144,6 +207,14 @@ def lower_function(
     namespace = compile_source(source, function.name, emission.namespace)
     native = backend.finish(namespace, lowering)
     return Lowered(native, source, backend.call(native, lowering), lowering)
+
+
+def _emit(function: Function, cut: Cut, emission: Emission, fast: bool) -> Code:
+    return Code(
+        emit_body(function.forward, emission, fast),
+        emit_body(cut.keep, emission, fast),
+        emit_body(cut.backward, emission, fast),
+    )
 
 
 def _defaults(
@@ -171,6 +242,18 @@ def shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
     return check_shape
 
 
+def derivative_refusal(rule: str) -> Callable[[], None]:
+    """Return what refuses to differentiate a backward whose author promised that nobody would."""
+
+    def refuse_derivative() -> None:
+        raise GradientError(
+            f"rule {rule!r} is registered with first_order=True, so its backward keeps numbers without "
+            f"their derivative and cannot be differentiated (create_graph=True); register it without"
+        )
+
+    return refuse_derivative
+
+
 def lower_family(
     family: Family,
     backend: Backend,
@@ -178,13 +261,13 @@ def lower_family(
     facts: Mapping[str, Any],
     defaults: Mapping[str, Any] | None = None,
     forward_mode: bool = False,
+    fast: bool = True,
 ) -> Lowered:
     """Lower a rule under a forward."""
     backward = family.graph(True, facts)
     name = f"{family.rule.name} under {forward.name}"
-    return lower_function(
-        Function(name, forward.graph(), backward), backend, defaults, forward_mode
-    )
+    function = Function(name, forward.graph(), backward, family.rule.first_order)
+    return lower_function(function, backend, defaults, forward_mode, fast)
 
 
 def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
@@ -269,8 +352,10 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lo
         ) from need
 
 
-def lower_derivative(forward: Forward, backend: Backend, forward_mode: bool = False) -> Lowered:
+def lower_derivative(
+    forward: Forward, backend: Backend, forward_mode: bool = False, fast: bool = True
+) -> Lowered:
     """Lower a forward with its true derivative."""
     name = f"d({forward.name}) under {forward.name}"
     function = Function(name, forward.graph(), forward.derivative())
-    return lower_function(function, backend, forward_mode=forward_mode)
+    return lower_function(function, backend, forward_mode=forward_mode, fast=fast)

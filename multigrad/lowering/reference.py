@@ -16,6 +16,8 @@ from .. import random
 from ..ir import ops
 from ..ir.meaning import as_numpy_dtype
 from .backend import Backend
+from .patterns import enabled
+from .reference_kernels import FAST, by_blocks
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -47,6 +49,17 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def silent(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Silence floating-point warnings."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args)
+
+    return call
+
+
 class ReferenceFunction:
     """A Function on NumPy: `f(x)` is the forward, `f.vjp(x)` gives the output and the pullback.
 
@@ -59,11 +72,13 @@ class ReferenceFunction:
     def __init__(
         self,
         forward: Callable[..., Array],
+        keep: Callable[..., tuple[Array, ...]],
         backward: Callable[..., Array],
         defaults: tuple[Any, ...] = (),
         name: str = "",
     ) -> None:
         self.forward = forward
+        self.keep = keep
         self.backward = backward
         self.defaults = defaults
         self.name = name
@@ -79,29 +94,47 @@ class ReferenceFunction:
         """Return the output for x, and the map from its cotangent to the gradient of x."""
         values = (*params, *self.defaults[len(params) :])
         x = np.asarray(x)
+        output = self.forward(x)
+        residuals = self.keep(x, output, *values)
 
         def pullback(grad_out: Array) -> Array:
-            return self.backward(np.asarray(grad_out, dtype=x.dtype), x, *values)
+            return self.backward(np.asarray(grad_out, dtype=x.dtype), *residuals, *values)
 
-        return self.forward(x), pullback
+        return output, pullback
 
 
 def render(lowering: Lowering) -> str:
-    """Return the source of forward and backward."""
-    f, b = lowering.forward, lowering.backward
-    params = "".join(f", {name}" for name in lowering.params)
-    return (
-        f"def forward(tin):\n{f.indented(4)}    return {f.result}\n\n\n"
-        f"def backward(grad_out, tin{params}):\n{b.indented(4)}    return {lowering.grad_in}\n"
+    """Return the source of forward, of what it keeps, and of backward."""
+    f, k, b = lowering.fast.forward, lowering.fast.keep, lowering.fast.backward
+    computed = iter(k.results)
+    kept = "".join(
+        f"{next(computed) if name in lowering.computed else name}, " for name in lowering.residuals
     )
+    residuals = "".join(f", {name}" for name in lowering.residuals)
+    return f"""\
+def forward(tin):
+{f.indented(4)}    return {f.result}
+
+
+def keep(tin, output{lowering.arguments}):
+{k.indented(4)}    return ({kept.strip()})
+
+
+def backward(grad_out{residuals}{lowering.arguments}):
+{b.indented(4)}    return {lowering.checked(b)}
+"""
 
 
 def finish(namespace: dict[str, Any], lowering: Lowering) -> ReferenceFunction:
     defaults = [lowering.defaults.get(name) for name in lowering.params]
-    backward = quiet(namespace["backward"])
+    forward, backward = namespace["forward"], namespace["backward"]
+    if enabled("numpy.blocks"):
+        forward = by_blocks(forward) if lowering.forward.elementwise else forward
+        backward = by_blocks(backward) if lowering.backward.elementwise else backward
+    forward, keep, backward = quiet(forward), silent(namespace["keep"]), quiet(backward)
     if "key" in lowering.params and lowering.defaults:
         backward = _drawing(backward)
-    return ReferenceFunction(quiet(namespace["forward"]), backward, tuple(defaults), lowering.name)
+    return ReferenceFunction(forward, keep, backward, tuple(defaults), lowering.name)
 
 
 def _drawing(backward: Callable[..., Array]) -> Callable[..., Array]:
@@ -145,6 +178,8 @@ backend = Backend(
     fold_in=random.fold_in,
     is_traced=is_traced,
     to_numpy=np.asarray,
+    fast=FAST,
+    differentiates_residuals=True,  # nobody differentiates NumPy code
     weak=weak,
     weak_literals=True,
     wrap=quiet,
