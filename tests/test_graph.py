@@ -180,6 +180,7 @@ def unlisted() -> Graph:
 
 
 LOOSE = Type("tensor", "float")
+WHOLE = leaf("tin", Type("tensor", "int32", INPUT.shape))
 COMPLEX = leaf("tin", Type("tensor", "complex64", INPUT.shape))
 BROKEN: dict[str, tuple[Callable[[], Graph], ...]] = {
     "op_is_in_the_table": (unlisted,),
@@ -228,6 +229,11 @@ BROKEN: dict[str, tuple[Callable[[], Graph], ...]] = {
     "arithmetic_takes_numbers": (
         lambda: graph_of(apply_op(ops.ADD, leaf("tin", MASK), constant(1)), inputs=(leaf("tin", MASK),)),
         lambda: graph_of(apply_op(ops.MUL, X, apply_op(ops.GT, X, constant(0), type_=MASK))),
+    ),
+    "integers_are_for_integer_ops": (
+        lambda: graph_of(apply_op(ops.BITWISE_AND, X, G)),
+        lambda: graph_of(apply_op(ops.BITWISE_INVERT, X)),
+        lambda: graph_of(apply_op(ops.EXP, WHOLE, type_=WHOLE.type), inputs=(WHOLE,)),
     ),
     "float_operands_share_a_dtype": (
         lambda: graph_of(apply_op(ops.ADD, X, apply_op(ops.CAST, X, dtype="float16", type_=HALF))),
@@ -281,6 +287,14 @@ def test_what_capture_makes_of_every_rule_is_legal() -> None:
         (lambda x, w: (x > 0) * 1.5, INPUT),
         (lambda x, w: xp.where(x > 0, 1.0, 0.0), INPUT),
         (lambda x, w: xp.where(w > 0, x, 0.0), INPUT),
+        (lambda x, w: xp.astype(x, "int32") & 3, WHOLE.type),
+        (lambda x, w: xp.astype(x, "int32") * 2 - (x > 0), WHOLE.type),
+        (lambda x, w: xp.astype(x, "int32") * w, INPUT),
+        (lambda x, w: xp.astype(x, "int32") + x, INPUT),
+        (lambda x, w: xp.exp(xp.astype(x, "int32")), INPUT),
+        (lambda x, w: xp.sum(xp.astype(x, "int32")), Type("tensor", "T", ())),
+        (lambda x, w: xp.size(x) // 2, INT_SCALAR),
+        (lambda x, w: w % 2, FLOAT_SCALAR),
     ],
 )
 def test_result_types_follow_from_the_operands(function: Any, expected: Type) -> None:

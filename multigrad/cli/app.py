@@ -73,10 +73,14 @@ def show(
     forward: Annotated[
         str | None, typer.Option(help="Show the rule under this activation, forward included.")
     ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also say what forward keeps for backward.")
+    ] = False,
 ) -> None:
     """Print the graph that a rule was captured as."""
     with report_errors():
-        typer.echo(xg.show(rule if forward is None else xg.activation(forward, rule=rule)))
+        shown = rule if forward is None else xg.activation(forward, rule=rule)
+        typer.echo(xg.show(shown, memory=memory))
 
 
 @app.command(epilog="Example: multigrad source triangular torch --forward Heaviside")
@@ -124,6 +128,58 @@ def demo(
         experiment.check_extra()
         options = Options(split(frameworks), split(rules), count, seed, out)
         code = experiment.run(options)
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad bench --rules triangular --sizes 1e3,1e6 --backends torch")
+def bench(
+    rules: Annotated[
+        str, typer.Option(help="Comma-separated rules; all that have rivals if not given.")
+    ] = "",
+    sizes: Annotated[
+        str, typer.Option(help="Comma-separated numbers of elements: 1e2 to 1e7 if not given.")
+    ] = "",
+    backends: Annotated[
+        str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
+    ] = "",
+    threads: Annotated[str, typer.Option(help="one, all or both.")] = "one",
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Compare with a file that --json wrote.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this PNG file.")] = None,
+    overheads: Annotated[
+        bool, typer.Option("--overheads/--no-overheads", help="Measure fixed costs as well.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two sizes, few rounds: a minute, not many.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the hand-written rivals and run nothing.")
+    ] = False,
+) -> None:
+    """Measure what a rule costs, in time and memory, against hand-written code and FreeGrad."""
+    from multigrad.bench import benchmark, cases
+    from multigrad.bench.rivals import read_source
+
+    with report_errors():
+        if show:
+            for name in split(backends) or cases.BACKENDS:
+                cases.check_backend_name(name)
+                typer.echo(f"# {name}\n{read_source(name)}")
+            return
+        options = cases.Options(
+            cases.choose_cases(split(rules)),
+            cases.choose_sizes(split(sizes), quick),
+            cases.choose_backends(split(backends)),
+            cases.check_threads(threads),
+            quick,
+            overheads,
+            json,
+            compare,
+            plot,
+        )
+        code = benchmark.run(options)
     raise typer.Exit(code)
 
 

@@ -1,0 +1,163 @@
+"""The course of the command: check, measure, show, write.
+
+An interrupt goes straight to showing and writing what is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from rich.console import Console
+
+from multigrad.demo.experiment import FAILED, INTERRUPTED, Interruption
+
+from . import plots, results
+from .cases import HAND_WRITTEN, OURS, Case, Effort, Options, count_threads
+from .compare import compare, find_differences
+from .harness import Harness, keep_memory, load, make_values, prepare_threads
+from .measure import run_race
+from .overheads import Measurement, plan
+from .report import Progress, show, show_changes
+from .results import Cell, Failure, Results, describe_machine
+
+COPY = "copy"
+
+
+def run(options: Options) -> int:
+    """Measure what the options ask for and return the exit code.
+
+    Raises:
+        ResultsFileError, MissingPlotExtra, OSError: nothing is measured where the earlier file or the
+            picture could not be used.
+    """
+    then = None if options.earlier is None else results.read(options.earlier)
+    if options.picture is not None:
+        plots.check_picture(options.picture)
+    for path in (options.numbers, options.picture):
+        if path is not None:
+            check_target(path)
+    if options.threads == "both":
+        from .processes import measure_both
+
+        found = measure_both(options)
+    else:
+        found = measure(options)
+    console = Console()
+    show(console, found)
+    if then is not None:
+        differences = find_differences(then, found)
+        show_changes(console, compare(then, found), differences, str(options.earlier))
+    if options.numbers is not None:
+        results.write(found, options.numbers)
+        console.print(f"wrote {options.numbers}", highlight=False, soft_wrap=True)
+    if options.picture is not None and found.cells:
+        plots.draw(found.cells, options.picture)
+        console.print(f"wrote {options.picture}", highlight=False, soft_wrap=True)
+    if found.interrupted:
+        console.print("Interrupted: the tables and files hold what was finished.")
+        return INTERRUPTED
+    return FAILED if found.failures else 0
+
+
+def check_target(path: Path) -> None:
+    """Raise OSError if a file could not be written here; better now than after the measurement."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=path.parent):
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to measure, which adds to the results what it finds."""
+
+    backend: str
+    what: str
+    run: Callable[[], None]
+
+
+def measure(options: Options) -> Results:
+    """Measure every cell in this process, then the overheads."""
+    found = Results(machine=describe_machine())
+    threads = count_threads(options.threads)
+    prepare_threads(threads)
+    keep_memory()
+    progress = Progress()
+    with Interruption() as interruption:
+        for task in list_tasks(options, threads, found):
+            progress.begin(task.backend, task.what)
+            try:
+                task.run()
+            except Exception as error:  # noqa: BLE001 - a framework may fail in any way
+                if interruption.requested:  # which a framework turned into this error
+                    break
+                reason = f"{type(error).__name__}: {error}"
+                found.failures.append(Failure(task.backend, task.what, reason))
+                progress.fail(found.failures[-1])
+            if interruption.requested:
+                break
+    found.interrupted = interruption.requested
+    return found
+
+
+def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]:
+    """Yield what is to be done; a framework that cannot be imported is left out."""
+    harnesses: dict[str, Harness] = {}
+    for backend in options.backends:
+        yield Task(backend, "import", partial(start, backend, threads, harnesses, found))
+        if backend not in harnesses:
+            continue
+        for case, size in product(options.cases, options.sizes):
+            what = f"{case.label}, {size:,} elements"
+            arguments = (backend, harnesses[backend], case, size, threads, options.effort, found)
+            yield Task(backend, what, partial(measure_cell, *arguments))
+    for backend, measurement in plan(list(harnesses)) if options.overheads else ():
+        what = measurement.__name__.removeprefix("measure_").replace("_", " ")
+        arguments = (backend, harnesses[backend], measurement, options.effort, found)
+        yield Task(backend, what, partial(measure_overhead, *arguments))
+
+
+def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Results) -> None:
+    """Import a framework and note its version."""
+    harness = load(backend)
+    harness.set_threads(threads)
+    found.versions[backend] = harness.describe()
+    harnesses[backend] = harness
+
+
+def measure_cell(
+    backend: str,
+    harness: Harness,
+    case: Case,
+    size: int,
+    threads: int,
+    effort: Effort,
+    found: Results,
+) -> None:
+    """Run all rivals and a copy of the input interleaved."""
+    x, grad_out = harness.make_inputs(*make_values(size))
+    with ExitStack() as stack:
+        harness.enter_rule(case, stack)
+        rivals = harness.list_rivals(case)
+        kept = {name: harness.count_kept_bytes(f, x, grad_out) for name, f in rivals.items()}
+        contenders = {name: harness.build_step(f, x, grad_out) for name, f in rivals.items()}
+        race = run_race({**contenders, COPY: harness.build_copy(x)}, effort)
+    timings = {name: race.summarize(name) for name in rivals}
+    ratios = {name: race.compare(OURS, name) for name in rivals if name != OURS}
+    relative = {name: race.compare(name, HAND_WRITTEN) for name in rivals}
+    copy = race.summarize(COPY)
+    found.cells.append(Cell(backend, case, size, threads, copy, timings, ratios, relative, kept))
+
+
+def measure_overhead(
+    backend: str, harness: Harness, measurement: Measurement, effort: Effort, found: Results
+) -> None:
+    """Take one of the fixed costs."""
+    found.overheads.append(measurement(backend, harness, effort))

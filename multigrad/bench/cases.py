@@ -1,0 +1,159 @@
+"""What can be measured: rules under activations, sizes and frameworks, and how the command line names them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from multigrad.demo.frameworks import FRAMEWORKS, explain_absence
+from multigrad.errors import BackendNotFound, MultigradError, RuleError, suggest
+
+BACKENDS = ("numpy", "torch", "jax", "tensorflow")
+OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
+    "multigrad",
+    "plain",
+    "hand-written",
+    "shortcut",
+    "freegrad",
+)
+THREADS = ("one", "all", "both")
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+QUICK_SIZES = (1_000, 100_000)
+LARGEST = 1_000_000_000
+
+
+class OptionError(MultigradError, ValueError):
+    """An option of the command has a value that cannot be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A rule under an activation."""
+
+    forward: str
+    rule: str
+
+    @property
+    def label(self) -> str:
+        """The case as the tables write it."""
+        return f"{self.forward} + {self.rule}"
+
+
+CASES = (
+    Case("Heaviside", "triangular"),
+    Case("ReLU", "rectangular"),
+    Case("Heaviside", "rectangular"),
+    Case("Heaviside", "arctan"),
+    Case("ReLU", "d(ReLU)"),
+    Case("Linear", "clip_norm"),
+)
+RULES = tuple(dict.fromkeys(case.rule for case in CASES))
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long and how often a cell is measured.
+
+    Attributes:
+        seconds: time for all rounds of a cell, once every rival has run.
+        fewest, most: rounds; the fewest are run even where they take longer.
+        block: seconds of calls that one figure is the mean of.
+    """
+
+    seconds: float
+    fewest: int
+    most: int
+    block: float
+
+
+THOROUGH = Effort(seconds=1.5, fewest=15, most=200, block=2e-3)
+QUICK = Effort(seconds=0.1, fewest=5, most=25, block=5e-4)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for, checked."""
+
+    cases: Sequence[Case] = CASES
+    sizes: Sequence[int] = SIZES
+    backends: Sequence[str] = BACKENDS
+    threads: str = "one"
+    quick: bool = False
+    overheads: bool = True
+    numbers: Path | None = None
+    earlier: Path | None = None
+    picture: Path | None = None
+
+    @property
+    def effort(self) -> Effort:
+        """How long each cell is measured."""
+        return QUICK if self.quick else THOROUGH
+
+
+def choose_cases(rules: Sequence[str]) -> list[Case]:
+    """Return the cases of these rules; all of them where none is named."""
+    for rule in rules:
+        if rule not in RULES:
+            known = ", ".join(RULES)
+            raise RuleError(f"no rival for a rule named {rule!r}{suggest(rule, RULES)} ({known})")
+    return [case for case in CASES if not rules or case.rule in rules]
+
+
+def choose_sizes(words: Sequence[str], quick: bool) -> list[int]:
+    """Return numbers of elements in ascending order: "1e3" and "1000" are the same."""
+    if not words:
+        return list(QUICK_SIZES if quick else SIZES)
+    return sorted({read_size(word) for word in words})
+
+
+def read_size(word: str) -> int:
+    """Return a number of elements."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = 0.0
+    if not (1 <= number <= LARGEST and number.is_integer()):
+        raise OptionError(
+            f"--sizes takes numbers of elements from 1 to {LARGEST:.0e}, not {word!r};"
+            f" type for example: --sizes 1e3,1e6"
+        )
+    return int(number)
+
+
+def choose_backends(names: Sequence[str]) -> list[str]:
+    """Return the frameworks to measure: those named, which must be there, or all that are installed."""
+    absences = {
+        framework.name: explain_absence(framework)
+        for framework in FRAMEWORKS
+        if framework.name in BACKENDS
+    }
+    if not names:
+        return [name for name in BACKENDS if absences[name] is None]
+    for name in names:
+        check_backend_name(name)
+        reason = absences[name]
+        if reason is not None:
+            raise BackendNotFound(reason)
+    return list(dict.fromkeys(names))
+
+
+def check_backend_name(name: str) -> None:
+    """Raise BackendNotFound for a name that is none of ours."""
+    if name not in BACKENDS:
+        hint = suggest(name, BACKENDS)
+        raise BackendNotFound(f"no backend named {name!r}{hint} ({', '.join(BACKENDS)})")
+
+
+def check_threads(word: str) -> str:
+    """Return the word of `--threads`, which must be one of three."""
+    if word not in THREADS:
+        hint = suggest(word, THREADS)
+        raise OptionError(f"--threads takes {', '.join(THREADS)}, not {word!r}{hint}")
+    return word
+
+
+def count_threads(word: str) -> int:
+    """Return how many threads "one" or "all" stands for here."""
+    return 1 if word == "one" else os.cpu_count() or 1

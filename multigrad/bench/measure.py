@@ -1,0 +1,133 @@
+"""Taking the time: all contenders run interleaved, so that what slows the machine slows them alike."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from .cases import Effort
+
+Call = Callable[[], Any]
+Quartiles = tuple[float, float, float]
+Surroundings = Callable[[], AbstractContextManager[Any]]
+
+MOST_CALLS = 500
+TRIALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one contender took, in microseconds per call.
+
+    The quartiles are the spread: half of the rounds lie between them.
+    """
+
+    minimum: float
+    median: float
+    first_quartile: float
+    third_quartile: float
+    rounds: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The figures of all contenders, round by round, in microseconds per call."""
+
+    figures: Mapping[str, Sequence[float]]
+    calls: Mapping[str, int]
+
+    def summarize(self, name: str) -> Timing:
+        """Return one contender's timing."""
+        figures = self.figures[name]
+        low, middle, high = find_quartiles(figures)
+        return Timing(min(figures), middle, low, high, len(figures), self.calls[name])
+
+    def compare(self, name: str, other: str) -> Quartiles:
+        """Return the quartiles of the ratio within a round, which a slow phase does not touch."""
+        return find_quartiles([a / b for a, b in self.pair(name, other)])
+
+    def subtract(self, name: str, other: str) -> Quartiles:
+        """Return the quartiles of the difference within a round."""
+        return find_quartiles([a - b for a, b in self.pair(name, other)])
+
+    def pair(self, name: str, other: str) -> Iterator[tuple[float, float]]:
+        """Yield what two contenders took in each round."""
+        return zip(self.figures[name], self.figures[other], strict=True)
+
+
+def run_race(
+    contenders: Mapping[str, Call],
+    effort: Effort,
+    surroundings: Mapping[str, Surroundings] | None = None,
+    calls: int | None = None,
+) -> Race:
+    """Run all contenders in every round, each round beginning with another one.
+
+    Args:
+        contenders: what to call, by name. Each has run, and so has compiled, before the first round.
+        effort: how long to go on.
+        surroundings: for some names, what to be inside of while it is called; not timed.
+        calls: calls per figure; chosen by `effort.block` where not given.
+    """
+    around = surroundings or {}
+    names = list(contenders)
+    counts = {}
+    for name in names:
+        with around.get(name, nullcontext)():
+            counts[name] = calls or choose_calls(contenders[name], effort.block)
+    figures: dict[str, list[float]] = {name: [] for name in names}
+    with collector_paused():
+        deadline = time.perf_counter() + effort.seconds
+        for number in range(effort.most):
+            if number >= effort.fewest and time.perf_counter() > deadline:
+                break
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                with around.get(name, nullcontext)():
+                    if around:  # to enter them may have emptied the processor's caches
+                        take_time(contenders[name], TRIALS)
+                    figures[name].append(take_time(contenders[name], counts[name]) * 1e6)
+    return Race(figures, counts)
+
+
+def choose_calls(call: Call, block: float) -> int:
+    """Return how many calls fill a block, after calls that compile and warm."""
+    call()
+    fastest = min(take_time(call, 1) for _ in range(TRIALS))
+    return max(1, min(MOST_CALLS, math.ceil(block / fastest)))
+
+
+def take_time(call: Call, calls: int) -> float:
+    """Return the seconds of one call, the mean of several."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def find_quartiles(figures: Sequence[float]) -> Quartiles:
+    """Return the first quartile, the median and the third quartile."""
+    if len(figures) == 1:
+        return figures[0], figures[0], figures[0]
+    low, middle, high = statistics.quantiles(figures, n=4, method="inclusive")
+    return low, middle, high
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep Python's garbage collector from running inside a figure."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,215 @@
+"""What multigrad adds around the kernels: fixed costs, and whether they grow with what is in use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any
+
+import multigrad as xg
+
+from .cases import HAND_WRITTEN, OURS, Case, Effort
+from .harness import Harness, make_values
+from .measure import Quartiles, find_quartiles, run_race
+
+SIZE = 1_000
+STEP = Case("Heaviside", "triangular")
+CALLS = 100
+MANY_RULES, MANY_LEVELS, MANY_VALUES = 10_000, 100, 1_000
+FLAT, NO_RULE, GUARD, FIRST_USE = 1.05, 1.1, 200.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """One figure beside its target; the quartiles are those of the rounds."""
+
+    name: str
+    backend: str
+    value: float
+    first_quartile: float
+    third_quartile: float
+    unit: str
+    target: float
+    what: str
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the figure is within its target."""
+        return self.value <= self.target
+
+
+Measurement = Callable[[str, Harness, Effort], Overhead]
+
+
+def plan(backends: Sequence[str]) -> list[tuple[str, Measurement]]:
+    """Return what can be measured on these frameworks: pairs of framework and measurement."""
+    wanted: list[tuple[str, Measurement]] = []
+    if "torch" in backends:
+        wanted.append(("torch", measure_no_rule))
+    if "tensorflow" in backends:
+        wanted.append(("tensorflow", measure_guard))
+    eager = [name for name in ("torch", "numpy") if name in backends]
+    wanted += [(name, measure_first_use) for name in eager]
+    growing = (measure_many_rules, measure_many_levels, measure_many_values)
+    wanted += [(name, measurement) for name in eager[:1] for measurement in growing]
+    return wanted
+
+
+def describe_ratio(
+    name: str, backend: str, quartiles: Quartiles, target: float, what: str
+) -> Overhead:
+    """Return a ratio of two contenders as a figure."""
+    low, middle, high = quartiles
+    return Overhead(name, backend, middle, low, high, "times", target, what)
+
+
+def measure_no_rule(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Compare an activation that no rule acts on with the framework's own module."""
+    import torch
+
+    x, grad_out = harness.make_inputs(*make_values(SIZE))
+    contenders = {
+        "ours": harness.build_step(xg.Activation("ReLU"), x, grad_out),
+        "native": harness.build_step(torch.nn.ReLU(), x, grad_out),
+    }
+    ratio = run_race(contenders, effort).compare("ours", "native")
+    return describe_ratio(
+        "no rule", backend, ratio, NO_RULE, 'xg.Activation("ReLU") against torch.nn.ReLU, 1e3'
+    )
+
+
+def measure_guard(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Subtract a hand-written function's time from ours where hardly any work is done."""
+    x, grad_out = harness.make_inputs(*make_values(SIZE))
+    with ExitStack() as stack:
+        harness.enter_rule(STEP, stack)
+        rivals = harness.list_rivals(STEP)
+        steps = {
+            name: harness.build_step(rivals[name], x, grad_out) for name in (OURS, HAND_WRITTEN)
+        }
+        low, middle, high = run_race(steps, effort).subtract(OURS, HAND_WRITTEN)
+    what = f"{STEP.label} in a tf.function, ours minus hand-written, 1e3"
+    return Overhead("guard", backend, middle, low, high, "us", GUARD, what)
+
+
+def measure_first_use(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Time the first forward and backward of rules that were never used before."""
+    x, grad_out = harness.make_inputs(*make_values(SIZE))
+    figures = []
+    for number in range(effort.fewest + 1):
+        rule = write_rule(1.0 + number)
+        start = time.perf_counter()
+        rival = (
+            xg.lower(rule, "numpy", forward="Heaviside").vjp
+            if backend == "numpy"
+            else xg.activation("Heaviside", rule=rule)
+        )
+        harness.build_step(rival, x, grad_out)()
+        figures.append((time.perf_counter() - start) * 1e3)
+    low, middle, high = find_quartiles(figures[1:])  # the first one also imported
+    what = "a new rule of 10 ops, capture to first gradient"
+    return Overhead("first use", backend, middle, low, high, "ms", FIRST_USE, what)
+
+
+def write_rule(slope: float) -> Callable[..., Any]:
+    """Return a rule of ten ops that no other rule equals."""
+
+    def ten_ops(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        """Two windows, one in the other."""
+        distance = abs(tin)
+        steep = distance * slope + 1.0
+        near = 1.0 / (steep * steep)
+        far = xg.xp.exp(-distance)
+        return grad_out * xg.xp.tanh(near + far)
+
+    return ten_ops
+
+
+def build_call(backend: str, harness: Harness) -> Callable[[], Any]:
+    """Return forward and, where NumPy is not the framework, backward of a step."""
+    x, grad_out = harness.make_inputs(*make_values(SIZE))
+    activation = xg.activation(STEP.forward)
+    if backend == "numpy":
+
+        def call() -> Any:
+            return activation(x)
+
+        return call
+    return harness.build_step(activation, x, grad_out)
+
+
+def measure_many_rules(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Enter a rule and use it while ten thousand others are registered."""
+    call = build_call(backend, harness)
+
+    def use_once() -> None:
+        with xg.use(STEP.rule):
+            call()
+
+    # Ten thousand registrations take a while, so that few rounds must do.
+    fewer = replace(effort, most=effort.fewest)
+    contenders = {"few": use_once, "many": use_once}
+    race = run_race(contenders, fewer, {"many": many_rules}, calls=CALLS)
+    what = f"cost per call with {MANY_RULES:,} more rules registered"
+    return describe_ratio("many rules", backend, race.compare("many", "few"), FLAT, what)
+
+
+@contextmanager
+def many_rules() -> Iterator[None]:
+    """Register ten thousand rules for a while."""
+    names = [f"bench rule {number}" for number in range(MANY_RULES)]
+    registered = []
+    try:
+        for name in names:
+            xg.register(name)(write_rule(1.0))
+            registered.append(name)
+        yield
+    finally:
+        for name in registered:
+            xg.unregister(name)
+
+
+def measure_many_levels(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Use a rule inside of a hundred others."""
+    call = build_call(backend, harness)
+
+    @contextmanager
+    def nest(levels: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            for _ in range(levels - 1):
+                stack.enter_context(xg.use("d(Linear)"))
+            stack.enter_context(xg.use(STEP.rule))
+            yield
+
+    def nest_one() -> AbstractContextManager[None]:
+        return nest(1)
+
+    def nest_many() -> AbstractContextManager[None]:
+        return nest(MANY_LEVELS)
+
+    surroundings = {"few": nest_one, "many": nest_many}
+    race = run_race({"few": call, "many": call}, effort, surroundings, calls=CALLS)
+    what = f"cost per call inside of {MANY_LEVELS} nested xg.use"
+    return describe_ratio("nested use", backend, race.compare("many", "few"), FLAT, what)
+
+
+def measure_many_values(backend: str, harness: Harness, effort: Effort) -> Overhead:
+    """Enter a rule with another width at every call."""
+    call = build_call(backend, harness)
+    widths = cycle([1.0 + number / MANY_VALUES for number in range(MANY_VALUES)])
+    same = cycle([1.0])
+
+    def use_another() -> None:
+        with xg.use(STEP.rule, params={"width": next(widths)}):
+            call()
+
+    def use_same() -> None:
+        with xg.use(STEP.rule, params={"width": next(same)}):
+            call()
+
+    race = run_race({"few": use_same, "many": use_another}, effort, calls=CALLS)
+    what = f"cost per call over {MANY_VALUES:,} values of width"
+    return describe_ratio("many values", backend, race.compare("many", "few"), FLAT, what)

@@ -1,0 +1,69 @@
+"""`--threads both`: a process for each, since most frameworks fix their threads when they start."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from multigrad.demo.experiment import FAILED, INTERRUPTED, Interruption
+from multigrad.errors import MultigradError
+
+from . import results
+from .cases import Options, count_threads
+from .results import Results, describe_machine
+
+WORDS = ("one", "all")
+KNOWN_ENDS = (0, FAILED, INTERRUPTED)
+
+
+def measure_both(options: Options) -> Results:
+    """Measure with one thread, then with all; the overheads with one."""
+    found = Results(machine=describe_machine())
+    with TemporaryDirectory() as folder:
+        # On a single processor both are the same.
+        for word in WORDS if count_threads("all") > 1 else WORDS[:1]:
+            path = Path(folder) / f"{word}.json"
+            found.interrupted |= run_process([*list_words(options, word), "--json", str(path)])
+            if path.exists():
+                found.extend(results.read(path))
+            if found.interrupted:
+                break
+    return found
+
+
+def list_words(options: Options, threads: str) -> Iterator[str]:
+    """Yield the command line of one process."""
+    yield from ("--threads", threads)
+    yield from ("--rules", ",".join(dict.fromkeys(case.rule for case in options.cases)))
+    yield from ("--sizes", ",".join(str(size) for size in options.sizes))
+    yield from ("--backends", ",".join(options.backends))
+    if options.quick:
+        yield "--quick"
+    if not options.overheads or threads != WORDS[0]:
+        yield "--no-overheads"
+
+
+def run_process(words: list[str]) -> bool:
+    """Run the command with these words; return whether it was interrupted.
+
+    Its tables are left out, its progress is not. An interrupt from the terminal is handed on: in a session of
+    its own the process gets it once, and writes its file.
+    """
+    command = [sys.executable, "-m", "multigrad.cli", "bench", *words]
+    interrupted = False
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    with Interruption() as interruption:
+        process.wait()
+    if interruption.requested:
+        interrupted = True
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    if process.returncode not in KNOWN_ENDS and not interrupted:
+        raise MultigradError(
+            f"the process for --threads {words[1]} ended with code {process.returncode}"
+        )
+    return interrupted or process.returncode == INTERRUPTED

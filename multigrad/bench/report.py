@@ -1,0 +1,179 @@
+"""What the terminal shows: progress while it measures, on standard error, then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .cases import OURS
+from .compare import Change
+from .measure import Timing
+from .overheads import Overhead
+from .results import Cell, Failure, Results
+
+
+class Progress:
+    """A line on standard error for each thing that is being measured."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def begin(self, backend: str, what: str) -> None:
+        """Say what is measured next."""
+        self.console.print(f"{backend}: {escape(what)}")
+
+    def fail(self, failure: Failure) -> None:
+        """Say what could not be measured."""
+        self.console.print(f"[red]failed[/red] {failure.backend}: {escape(failure.reason)}")
+
+
+LEGEND = (
+    "min, median: microseconds per forward and backward; spread: between the quartiles, in % of the"
+    " median; ours/it: multigrad's time over this one, as the median of the rounds' ratios, then"
+    " by medians and by minima; copies: the median in copies of the input; kept: bytes per element"
+    " that forward keeps for backward\n"
+)
+
+
+def show(console: Console, results: Results) -> None:
+    """Print everything that was measured."""
+    for version in results.versions.values():
+        console.print(version, style="dim", highlight=False, soft_wrap=True)
+    if results.cells:
+        console.print(LEGEND, style="dim", highlight=False)
+    groups: dict[str, list[Cell]] = {}
+    for cell in results.cells:
+        groups.setdefault(format_title(cell), []).append(cell)
+    for title, cells in groups.items():
+        console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
+        console.print(build_table(cells))
+    show_overheads(console, results.overheads)
+    for failure in results.failures:
+        text = f"{failure.backend}, {failure.what}: {failure.reason}"
+        console.print(f"[red]failed[/red] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def build_table(cells: Sequence[Cell]) -> Table:
+    """Return the table of one case: a row per size and rival."""
+    table = start_table("size", "rival")
+    for column in ("min", "median", "spread", "ours/it", "by med", "by min", "copies", "kept"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for cell in cells:
+        for index, (name, timing) in enumerate(cell.timings.items()):
+            size = format_size(cell.size) if index == 0 else ""
+            last = index == len(cell.timings) - 1
+            table.add_row(size, name, *format_row(cell, name, timing), end_section=last)
+    return table
+
+
+def start_table(*columns: str) -> Table:
+    """Return a table with these columns of words."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def format_row(cell: Cell, name: str, timing: Timing) -> list[str]:
+    """Return the figures of one rival."""
+    ours = cell.timings[OURS]
+    ratios = ["", "", ""]
+    if name != OURS:
+        by_medians, by_minima = ours.median / timing.median, ours.minimum / timing.minimum
+        ratios = [f"{ratio:.2f}" for ratio in (cell.ratios[name][1], by_medians, by_minima)]
+    kept = cell.kept_bytes.get(name)
+    spread = (timing.third_quartile - timing.first_quartile) / timing.median
+    return [
+        format_time(timing.minimum),
+        format_time(timing.median),
+        f"{spread:.0%}",
+        *ratios,
+        f"{timing.median / cell.copy.median:.1f}",
+        "-" if kept is None else f"{kept / cell.size:.3g}",
+    ]
+
+
+def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
+    """Print the fixed costs beside their targets."""
+    if not overheads:
+        return
+    console.print("Overheads", style="bold")
+    table = start_table("backend")
+    table.add_column("what")
+    for column in ("median", "quartiles", "target", "met"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in overheads:
+        table.add_row(
+            row.backend,
+            escape(row.what),
+            f"{row.value:.2f} {row.unit}",
+            f"{row.first_quartile:.2f}, {row.third_quartile:.2f}",
+            f"{row.target:g} {row.unit}",
+            "yes" if row.is_met else "[yellow]no[/yellow]",
+        )
+    console.print(table)
+
+
+def show_changes(
+    console: Console, changes: Sequence[Change], differences: Sequence[str], earlier: str
+) -> None:
+    """Print then and now; a word marks what is more than the spread of both."""
+    title = (
+        f"Against {earlier}: medians, and a word where the quartiles of then and now are apart;"
+        " where all rivals changed alike, the machine did"
+    )
+    for line in (title, *differences):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    if not changes:
+        console.print("nothing to compare: the files have no cell in common")
+        return
+    groups: dict[str, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(format_title(change.cell), []).append(change)
+    for title, group in groups.items():
+        console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
+        table = start_table("size", "rival")
+        for column in ("then", "now", "now / then", "minima"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("change")
+        for change in group:
+            table.add_row(
+                format_size(change.cell.size),
+                change.rival,
+                format_time(change.then.median),
+                format_time(change.now.median),
+                f"{change.of_medians:.2f}",
+                f"{change.of_minima:.2f}",
+                change.verdict,
+                style={"slower": "red", "faster": "green"}.get(change.verdict),
+            )
+        console.print(table)
+
+
+def format_title(cell: Cell) -> str:
+    """Return what the cells of one table have in common."""
+    return f"{cell.backend}, {cell.case.label}, {format_threads(cell.threads)}"
+
+
+def format_threads(count: int) -> str:
+    """Return a number of threads with its word."""
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def format_size(size: int) -> str:
+    """Return a number of elements, powers of ten as such."""
+    text = f"{size:.0e}".replace("e+0", "e")
+    return text if float(text) == size else f"{size:,}"
+
+
+def format_time(microseconds: float) -> str:
+    """Return microseconds with three digits that count; from a tenth of a second on, milliseconds."""
+    if microseconds >= 100_000:
+        return f"{microseconds / 1000:,.0f} ms"
+    if microseconds >= 100:
+        return f"{microseconds:,.0f}"
+    return f"{microseconds:.1f}" if microseconds >= 10 else f"{microseconds:.2f}"
