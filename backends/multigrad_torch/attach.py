@@ -1,18 +1,22 @@
 """From a lowering to `torch.autograd.Function`.
 
-Two classes share one backward. The old style (forward gets ctx) costs 13 to 17 us less per call; the style with
-`setup_context` works under torch.func and vmap. `apply` picks by asking whether a transform is active.
+Two classes. The old style (forward gets ctx) costs 13 to 17 us less per call and takes the params prepared, for
+fast code; the style with `setup_context` works under torch.func and vmap. `apply` picks by asking whether a
+transform is active.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 if TYPE_CHECKING:
+    from multigrad.lowering.emit import Body
     from multigrad.lowering.lower import Code, Lowering
 
 Tensor: TypeAlias = torch.Tensor
@@ -32,6 +36,10 @@ def render(lowering: Lowering) -> str:
     # setup_context may not save an input that is returned as it is, but may save beside a view of it.
     output = "tin.view_as(tin)" if f.result == "tin" else f.result
     if lowering.tangent is not None:
+        # jvp may return no view of the tangent, so forward returns none of the input.
+        output = "tin.clone()" if f.result == "tin" else f.result
+        # torch calls jvp with forward mode off: a forward mode around it would get zeros in silence.
+        inner = _indent(_load(lowering.params)) + lowering.tangent.indented(12)
         return f"""\
 class {name}(Function):
     generate_vmap_rule = True
@@ -52,25 +60,21 @@ class {name}(Function):
 
     @staticmethod
     def jvp(ctx, tangent, *params):
-        (tin,) = ctx.saved_tensors
-{_load(lowering.params)}{lowering.tangent.indented(8)}        return {lowering.tangent.result}
+        with enable_forward_mode(True):
+            tin = unpack_dual(ctx.saved_tensors[0]).primal
+{inner}            return {lowering.tangent.result}
 """
     read = lowering.read_params
     setup = f"{_keep(lowering, lowering.code)}{_store(read)}"
-    needs_inputs = bool(lowering.params or lowering.residuals)
+    setup = (unpack + draw + setup) if lowering.params or lowering.residuals else "        pass\n"
+    eager = (
+        _render_eager(lowering) if lowering.fast.prepared is None else _render_prepared(lowering)
+    )
     return f"""\
-class {name}_eager(Function):
-    @staticmethod
-    def forward(ctx, tin{lowering.signature}):
-{draw}{_run_forward(lowering)}{_store(read)}        return output
-
-    @staticmethod
-    def backward(ctx, grad_out):
-{_load_residuals(lowering)}{_load(read)}{_run_backward(lowering, nones)}
+{eager}
 
 class {name}(Function):
     generate_vmap_rule = True
-    backward = {name}_eager.backward
 
     @staticmethod
     def forward(tin{lowering.signature}):
@@ -78,13 +82,88 @@ class {name}(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-{(unpack + draw + setup) if needs_inputs else "        pass" + chr(10)}
+{setup}
+    @staticmethod
+    def backward(ctx, grad_out):
+{_load_residuals(lowering)}{_load(read)}{_run_anywhere(lowering, nones)}
     @classmethod
-    def apply(cls, *args):
+    def apply(cls, tin{lowering.signature}):
         if transforms_active():
-            return super().apply(*args)
-        return {name}_eager.apply(*args)
+            return super().apply(tin{lowering.arguments})
+{draw}        return {name}_eager.apply({_eager_arguments(lowering, "as_number")})
 """
+
+
+def _render_eager(lowering: Lowering) -> str:
+    """Return the class that takes the params one by one: a compiler reads it."""
+    read, nones = lowering.read_params, ", None" * len(lowering.params)
+    return f"""\
+class {lowering.identifier}_eager(Function):
+    @staticmethod
+    def forward(ctx, tin{lowering.arguments}):
+{_run_forward(lowering)}{_store(read)}        return output
+
+    @staticmethod
+    def backward(ctx, grad_out):
+{_load_residuals(lowering)}{_load(read)}{_run_backward(lowering, nones)}"""
+
+
+def _render_prepared(lowering: Lowering) -> str:
+    """Return what prepares the params, and the class that takes them prepared, as one tuple."""
+    name, prepared = lowering.identifier, lowering.fast.prepared
+    assert prepared is not None
+    names, expressions = _prepared(lowering)
+    lines = "".join(f"    {line}\n" for line in prepared.lines)
+    load = f"        {_tuple(names)} = values\n" if mentions(lowering.fast.keep, names) else ""
+    head = store = unpack = nones = ""
+    if names:
+        head = f"""\
+def {name}_prepare(wrap{lowering.arguments}):
+{lines}    return {_tuple(expressions)}
+
+
+"""
+        nones = ", None"
+        if lowering.read_params or mentions(lowering.fast.backward, names):
+            store = "        ctx.values = values\n"
+            unpack = f"        {_tuple(names)} = ctx.values\n"
+    return f"""\
+{head}class {name}_eager(Function):
+    @staticmethod
+    def forward(ctx, tin{", values" if names else ""}):
+{load}{_run_forward(lowering)}{store}        return output
+
+    @staticmethod
+    def backward(ctx, grad_out):
+{_load_residuals(lowering)}{unpack}{_run_backward(lowering, nones)}"""
+
+
+def mentions(body: Body, names: list[str]) -> bool:
+    """Return whether code mentions one of the names."""
+    words = set(re.findall(r"\w+", " ".join((*body.lines, *body.results))))
+    return not words.isdisjoint(names)
+
+
+def _prepared(lowering: Lowering) -> tuple[list[str], list[str]]:
+    """Return what the eager class gets: names, and the expressions that prepare them."""
+    prepared = lowering.fast.prepared
+    assert prepared is not None
+    every = {**{name: name for name in lowering.read_params}, **prepared.names}
+    return list(every), list(every.values())
+
+
+def _eager_arguments(lowering: Lowering, wrap: str) -> str:
+    """Return the arguments of the eager class where the params are known by name."""
+    if lowering.fast.prepared is None:
+        return f"tin{lowering.arguments}"
+    if not _prepared(lowering)[0]:
+        return "tin"
+    return f"tin, {lowering.identifier}_prepare({wrap}{lowering.arguments})"
+
+
+def _tuple(words: list[str]) -> str:
+    """Return the source of a tuple."""
+    return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
 def _store(params: tuple[str, ...]) -> str:
@@ -93,6 +172,10 @@ def _store(params: tuple[str, ...]) -> str:
 
 def _load(params: tuple[str, ...]) -> str:
     return "".join(f"        {p} = ctx.{p}\n" for p in params)
+
+
+def _indent(lines: str) -> str:
+    return "".join(f"    {line}\n" for line in lines.splitlines())
 
 
 def _load_residuals(lowering: Lowering) -> str:
@@ -122,18 +205,30 @@ def _keep(lowering: Lowering, code: Code) -> str:
     return f"{code.keep.indented(8)}        ctx.save_for_backward({', '.join(kept)})\n"
 
 
+def _refuse(lowering: Lowering) -> str:
+    """Refuse a derivative that what is kept would lose."""
+    if not lowering.refuse:
+        return ""
+    return f"        if is_grad_enabled():\n            {lowering.refuse}()\n"
+
+
+def _run_anywhere(lowering: Lowering, nones: str) -> str:
+    """Return the gradient by code that may be differentiated and transformed."""
+    plain = lowering.code.backward
+    result = f"        return {lowering.checked(plain)}{nones}\n"
+    return f"{_refuse(lowering)}{plain.indented(8)}{result}"
+
+
 def _run_backward(lowering: Lowering, nones: str) -> str:
     """Return the gradient: by fast code, but where a derivative is taken of it or a transform is active."""
     plain, fast = lowering.code.backward, lowering.fast.backward
-    anywhere = f"{plain.indented(8)}        return {lowering.checked(plain)}{nones}\n"
-    refuse = ""
-    if lowering.refuse:
-        refuse = f"        if is_grad_enabled():\n            {lowering.refuse}()\n"
+    refuse, anywhere = _refuse(lowering), _run_anywhere(lowering, nones)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
-        return f"{refuse}{anywhere}"
+        return anywhere
+    anywhere = anywhere.removeprefix(refuse)
     inner = "".join(f"    {line}\n" for line in anywhere.splitlines())
     return (
-        f"{refuse}        if is_grad_enabled() or transforms_active() or is_included(BATCHED):\n{inner}"
+        f"{refuse}        if {ANYWHERE}:\n{inner}"
         f"{fast.indented(8)}        return {lowering.checked(fast)}{nones}\n"
     )
 
@@ -143,42 +238,93 @@ def finish(namespace: dict[str, Any], lowering: Lowering) -> type[Function]:
     native = namespace[lowering.identifier]
     native.__doc__ = f"{lowering.name}, as emitted by multigrad."
     native.eager = namespace.get(f"{lowering.identifier}_eager", native)
+    native.prepare = namespace.get(f"{lowering.identifier}_prepare")
+    native.is_prepared = lowering.fast.prepared is not None
+    # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
+    torch._dynamo.allow_in_graph(native)
     return native
+
+
+def as_number(value: Any) -> Any:
+    """Leave a prepared number as it is."""
+    return value
 
 
 # `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, which is no functorch transform.
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 
+# Fast code mixes its operands with plain tensors and writes in place: a subclass may allow neither.
+ANYWHERE = "is_grad_enabled() or transforms_active() or is_included(BATCHED) or type(grad_out) is not Tensor"
+
 NAMESPACE = {
+    "as_number": as_number,
     "BATCHED": BATCHED,
     "Function": Function,
+    "Tensor": torch.Tensor,
     "is_included": torch._C._dispatch_tls_is_dispatch_key_included,
+    "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
     "transforms_active": transforms_active,
+    "unpack_dual": forward_ad.unpack_dual,
 }
 
 
-def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
+def call(native: Any, lowering: Lowering | None = None) -> Callable[..., Any]:
     """Return how the hot path calls the class: the C entry directly, unless a transform is active."""
     eager, transformed = _entries(native)
+    prepare = native.prepare
 
     def apply(tin: Tensor, *values: Any) -> Tensor:
         return (transformed if transforms_active() else eager)(tin, *values)
 
-    return apply
+    def apply_prepared(tin: Tensor, *values: Any) -> Tensor:
+        if transforms_active():
+            return transformed(tin, *values)
+        return eager(tin, prepare(as_number, *values))
+
+    def apply_alone(tin: Tensor, *values: Any) -> Tensor:
+        return transformed(tin, *values) if transforms_active() else eager(tin)
+
+    if not native.is_prepared:
+        return apply
+    return apply_alone if prepare is None else apply_prepared
 
 
-def bind(native: Any, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
-    """Return the same for fixed values of the params, in one call of Python less."""
+def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
+    """Return the same for fixed values of the params, and for tensors of the kind and dtype of x."""
+    prepare = native.prepare
+    if prepare is None:
+        apply = call(native)
+        return partial(_apply_values, apply, values) if values else apply
     eager, transformed = _entries(native)
+    wrap = partial(as_tensor, x.dtype) if x.is_cpu and x.dtype in CONSTANT_DTYPES else as_number
+    prepared = None
 
-    def apply(tin: Tensor) -> Tensor:
-        return (transformed if transforms_active() else eager)(tin, *values)
+    def apply_prepared(tin: Tensor) -> Tensor:
+        nonlocal prepared
+        if transforms_active():
+            return transformed(tin, *values)
+        if prepared is None:
+            prepared = prepare(wrap, *values)
+        return eager(tin, prepared)
 
-    def apply_alone(tin: Tensor) -> Tensor:
-        return (transformed if transforms_active() else eager)(tin)
+    return apply_prepared
 
-    return apply if values else apply_alone
+
+def _apply_values(apply: Callable[..., Tensor], values: tuple[Any, ...], tin: Tensor) -> Tensor:
+    return apply(tin, *values)
+
+
+# In 16 bits torch computes with a number in float32; a tensor of the dtype would be rounded first.
+CONSTANT_DTYPES = (torch.float32, torch.float64)
+
+
+def as_tensor(dtype: torch.dtype, value: Any) -> Any:
+    """Return a prepared number as a tensor without dimensions."""
+    if isinstance(value, Tensor):
+        return value
+    constant = torch.tensor(value, dtype=dtype, device="cpu")
+    return constant if type(constant) is Tensor else value  # a mode may make something else of it
 
 
 def _entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

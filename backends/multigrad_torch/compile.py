@@ -8,12 +8,10 @@ traced code then calls is emitted per (activation, token), with its numbers as l
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -28,6 +26,7 @@ from multigrad.lowering.lower import lower_derivative
 
 from . import random
 from .hooks import note_regions
+from .numbering import number_application, serial
 
 Tensor: TypeAlias = Any
 JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
@@ -68,7 +67,6 @@ MIRROR = Mirror()
 EPOCH = Epoch()
 CALLS = Calls()
 NAMES: dict[str, str] = {}  # of the calls, by what they depend on
-_serial = itertools.count()
 
 
 @contextmanager
@@ -152,50 +150,10 @@ def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: t
         if len(NAMES) >= 4096:
             NAMES.clear()
             vars(CALLS).clear()
-        NAMES[depends] = name = f"{DRAWS if call.draws else 'call'}_{next(_serial)}"
+        NAMES[depends] = name = f"{DRAWS if call.draws else 'call'}_{next(serial)}"
         setattr(CALLS, name, call.plain)
         setattr(CALLS, f"{name}_in_graph", torch._dynamo.allow_in_graph(call.in_graph))
     return NAMES[depends]
-
-
-@dataclass(slots=True)
-class Compilation:
-    """The numbers of the applications of one keyed rule in one compilation, which Dynamo may restart."""
-
-    context: Any  # torch._guards.CompileContext
-    counter: Any
-    attempt: int = -1
-    position: int = 0
-    serials: list[int] = field(default_factory=list)
-
-    def spare(self) -> list[int]:
-        """Take the numbers that the last attempt did not use: it left their code to another frame."""
-        used = self.position if self.context.attempt == self.attempt else 0
-        spare, self.serials = self.serials[used:], self.serials[:used]
-        return spare
-
-
-_compilations: deque[Compilation] = deque(maxlen=8)
-
-
-def number_application(counter: Any) -> int:
-    """Return a number for an application: a new one, or that of the same in an earlier attempt."""
-    context = torch._guards.CompileContext.try_get()
-    if context is None:
-        return next(_serial)
-    for known in _compilations:
-        if known.context is context and known.counter is counter:
-            break
-    else:
-        known = Compilation(context, counter)
-        known.serials += [n for c in _compilations if c.counter is counter for n in c.spare()]
-        _compilations.append(known)
-    if known.attempt != context.attempt:
-        known.attempt, known.position = context.attempt, 0
-    if known.position == len(known.serials):
-        known.serials.append(next(_serial))
-    known.position += 1
-    return known.serials[known.position - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +246,7 @@ def emit_call(native: Any, words: list[str], names: dict[str, Any], draws: bool 
     for function in (getattr(native, "eager", native), native):
         call = compile_source(source, native.__name__, {"Native": function, **names})["call"]
         call.__module__ = __name__  # the graph's own code names what it calls by module
-        call.__qualname__ = call.__name__ = f"{native.__name__}_{next(_serial)}"
+        call.__qualname__ = call.__name__ = f"{native.__name__}_{next(serial)}"
         calls.append(call)
     return Call(calls[0], calls[1], draws)
 

@@ -13,219 +13,26 @@ import torch
 
 from multigrad.ir import ops
 from multigrad.ir.graph import Node, make_node
-from multigrad.ir.op import compared, elementwise
+from multigrad.ir.op import elementwise
 from multigrad.ir.ops import Op
-from multigrad.ir.types import BOOL, INPUT_SHAPE, T, Type
+from multigrad.ir.types import Type
 from multigrad.lowering.patterns import FastKernels, Pattern, kernel
 
+from . import fused, masks
 from .elementwise import fitting
-from .elementwise import where as plain_where
 
 Tensor: TypeAlias = torch.Tensor
 InPlace = Callable[..., Any]
-LARGE = 1 << 14  # elements from which one pass over the memory costs more than the call of a kernel
-BLOCK = 1 << 16  # elements whose floats stay in the cache
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
-
-# --- comparisons -------------------------------------------------------------------------------------
-
-COMPARISONS: dict[Op, Callable[..., Tensor]] = {
-    ops.LT: torch.lt, ops.LE: torch.le, ops.GT: torch.gt, ops.GE: torch.ge,
-    ops.EQ: torch.eq, ops.NE: torch.ne,
-}  # fmt: skip
-MIRRORED = {ops.LT: ops.GT, ops.LE: ops.GE, ops.GT: ops.LT, ops.GE: ops.LE}
-
-
-def into_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a comparison whose result is 0 or 1 in the dtype of its first operand."""
-
-    def compare_into_float(x: Tensor, other: Any) -> Tensor:
-        return compare(x, other, out=torch.empty_like(x))
-
-    return compare_into_float
-
-
-def pays(x: Tensor) -> bool:
-    """Return whether a way through floats pays: on a processor, for much memory that lies in one piece."""
-    return x.numel() >= LARGE and x.is_cpu and x.is_contiguous()
-
-
-def mask_by_blocks(x: Tensor, compare: Callable[..., Tensor], *numbers: Any) -> Tensor:
-    """Compare into a small buffer of floats, from there into bools: no memory is touched for the first time."""
-    mask = torch.empty(x.shape, dtype=torch.bool, device="cpu")
-    block = min(BLOCK * torch.get_num_threads(), x.numel())
-    buffer = x.new_empty(block)
-    for part, bits in zip(x.view(-1).split(block), mask.view(-1).split(block), strict=True):
-        floats = buffer if part.numel() == block else buffer[: part.numel()]
-        bits.copy_(compare(part, *numbers, out=floats))
-    return mask
-
-
-def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a comparison that goes through floats where that pays."""
-
-    def compare_through_float(x: Tensor, other: Any) -> Tensor:
-        if isinstance(other, Tensor) or not pays(x):
-            return compare(x, other)
-        return mask_by_blocks(x, compare, other)
-
-    return compare_through_float
-
-
-def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return two comparisons of one tensor, which both must hold."""
-
-    def compare_both(x: Tensor, low: Any, high: Any) -> Tensor:
-        if not pays(x) or isinstance(low, Tensor) or isinstance(high, Tensor):
-            return lower(x, low).logical_and_(upper(x, high))
-        if lower is torch.ge and upper is torch.le and low <= high:
-            low, high = fitting(low, x.dtype), fitting(high, x.dtype)
-            return mask_by_blocks(x, equals_its_clamp, low, high)
-        mask = mask_by_blocks(x, lower, low)
-        return mask.logical_and_(mask_by_blocks(x, upper, high))
-
-    return compare_both
-
-
-def equals_its_clamp(x: Tensor, low: float, high: float, *, out: Tensor) -> Tensor:
-    """low <= x <= high in two passes where three would be natural; False for NaN."""
-    return torch.eq(torch.clamp(x, low, high, out=out), x, out=out)
-
-
-def compare_twice(node: Node) -> Node | None:
-    if node.op is not ops.AND:
-        return None
-    first, second = node.operands
-    pair = (_plain_of(first.op), _plain_of(second.op))
-    if pair not in WINDOWS or first.operands[0] is not second.operands[0]:
-        return None
-    x, low, high = *first.operands, second.operands[1]
-    numbers = low.type.kind == high.type.kind == "scalar"
-    return make_node(WINDOWS[pair], (x, low, high), {}, node.type) if numbers else None
-
-
-ORDERED = (ops.LT, ops.LE, ops.GT, ops.GE)
-WINDOWS: dict[tuple[Op | None, Op | None], Op] = {
-    (a, b): kernel(f"torch.{a.name}_and_{b.name}", "x low high", lambda x, low, high: compared(x))
-    for a in ORDERED
-    for b in ORDERED
-}
-FLOAT_RESULT = {op: kernel(f"torch.{op.name}_float", "a b", elementwise) for op in COMPARISONS}
-BOOL_RESULT = {op: kernel(f"torch.{op.name}_bool", "a b", compared) for op in COMPARISONS}
-HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
-
-
-def heaviside(x: Tensor) -> Tensor:
-    return torch.gt(x, 0, out=torch.empty_like(x))
-
-
-def write_heaviside(node: Node) -> Node | None:
-    return make_node(HEAVISIDE, node.operands, {}, node.type) if node.op is ops.HEAVISIDE else None
-
-
-def compare_into_floats(node: Node) -> Node | None:
-    if node.op is not ops.CAST or node.type.dtype != T:
-        return None
-    inner = node.operands[0]
-    compared_op = inner.op if inner.op in COMPARISONS else _plain_of(inner.op)
-    return None if compared_op is None else _with_tensor_first(compared_op, inner, FLOAT_RESULT)
-
-
-def _plain_of(op: Op) -> Op | None:
-    return next((plain for plain, fast in BOOL_RESULT.items() if fast is op), None)
-
-
-def compare_through_floats(node: Node) -> Node | None:
-    return _with_tensor_first(node.op, node, BOOL_RESULT) if node.op in COMPARISONS else None
-
-
-def _with_tensor_first(op: Op, node: Node, results: dict[Op, Op]) -> Node | None:
-    """Return a comparison of the input's shape by another kernel, where its memory can be allocated so."""
-    a, b = node.operands
-    if not is_full(a):
-        if not is_full(b):
-            return None
-        op, a, b = MIRRORED.get(op, op), b, a
-    if node.type.shape != INPUT_SHAPE or (b.type.kind == "tensor" and b.type != a.type):
-        return None
-    fast = results[op]
-    return make_node(fast, (a, b), {}, fast.result(a.type, b.type))
-
-
-def is_full(node: Node) -> bool:
-    """Return whether a value has the dtype and shape of the input."""
-    return node.type.kind == "tensor" and node.type.dtype == T and node.type.shape == INPUT_SHAPE
-
-
-# --- masked gradients ----------------------------------------------------------------------------------
-
-MASKED = kernel("torch.masked", "x mask", lambda x, mask: elementwise(x))
-SELECT = kernel("torch.select", "mask x", lambda mask, x: elementwise(x))
-THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: elementwise(grad))
-
-
-def masked(x: Tensor, mask: Tensor) -> Tensor:
-    if pays(mask) and x.shape == mask.shape:
-        return mask.view(torch.int8).to(x.dtype).mul_(x)
-    return x * mask.view(torch.uint8)
-
-
-def masked_(x: Tensor, mask: Tensor) -> Tensor:
-    return x.mul_(mask.view(torch.uint8))
-
-
-def select(mask: Tensor, x: Tensor) -> Tensor:
-    """x where the mask holds, else 0: the bits of x, or none of them."""
-    if not pays(x) or not pays(mask) or x.shape != mask.shape:
-        return plain_where(mask, x, 0.0)
-    integer = INTEGERS[x.dtype.itemsize]
-    return mask.to(integer).neg_().bitwise_and_(x.view(integer)).view(x.dtype)
-
-
-def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
-    return torch.ops.aten.threshold_backward(grad, x, limit)
-
-
-def multiply_by_bytes(node: Node) -> Node | None:
-    if node.op is not ops.MUL:
-        return None
-    for x, mask in (node.operands, node.operands[::-1]):
-        is_cast = mask.op is ops.CAST and mask.operands[0].type.dtype == BOOL
-        if is_cast and is_full(x) and mask.type == x.type:
-            return make_node(MASKED, (x, mask.operands[0]), {}, node.type)
-    return None
-
-
-def select_bits(node: Node) -> Node | None:
-    if node.op is not ops.WHERE:
-        return None
-    mask, x, other = node.operands
-    fits = mask.type.kind == "tensor" and mask.type.shape == INPUT_SHAPE and is_full(x)
-    return make_node(SELECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
-
-
-def threshold_gradients(node: Node) -> Node | None:
-    """where(x <= limit, 0, grad): NaN in x lets the gradient pass, as the kernel does."""
-    if node.op is not ops.WHERE or not is_zero(node.operands[1]):
-        return None
-    condition, _, grad = node.operands
-    if condition.op not in (ops.LE, BOOL_RESULT[ops.LE]) or not is_full(grad):
-        return None
-    x, limit = condition.operands
-    if not is_full(x) or limit.op is not ops.CONST:
-        return None
-    return make_node(THRESHOLD, (grad, x, limit), {}, node.type)
-
-
-def is_zero(node: Node) -> bool:
-    """Return whether a value is the number +0."""
-    return node.op is ops.CONST and repr(node.attr("value")) in ("0", "0.0", "False")
+# Exact in every dtype; a tensor without dimensions meets tensors of any.
+ONE = torch.ones((), device="cpu")
 
 
 def divide_by_reciprocal(node: Node) -> Node | None:
     """A number divided by a tensor, as torch does it itself."""
     number, x = node.operands if node.op is ops.DIV else (None, None)
     if number is None or x is None or number.type.kind != "scalar" or x.type.kind != "tensor":
+        return None
+    if x.op is fused.ONE_PLUS_SQUARE:  # left to `fused.divide_gradient`
         return None
     reciprocal = make_node(ops.RECIPROCAL, (x,), {}, x.type)
     return make_node(ops.MUL, (reciprocal, number), {}, node.type)
@@ -286,7 +93,7 @@ def clamp_once(node: Node) -> Node | None:
     if node.op is not ops.MINIMUM:
         return None
     inner, high = node.operands
-    if inner.op is not ops.MAXIMUM or not is_full(inner.operands[0]):
+    if inner.op not in (ops.MAXIMUM, CLAMP_MIN) or not masks.is_full(inner.operands[0]):
         return None
     x, low = inner.operands
     numbers = low.op is ops.CONST and high.op is ops.CONST
@@ -301,9 +108,6 @@ def subtract_from(x: Tensor, other: Any) -> Tensor:
     if isinstance(other, Tensor):
         return torch.sub(other, x, out=x)
     return x.neg_().add_(other)
-
-
-ONE = torch.ones((), device="cpu")  # exact in every dtype
 
 
 def divide_into(x: Tensor, other: Any) -> Tensor:
@@ -342,10 +146,15 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     ops.MINIMUM: (minimum_, minimum_),
     ops.AND: (Tensor.logical_and_, Tensor.logical_and_),
     ops.OR: (Tensor.logical_or_, Tensor.logical_or_),
-    MASKED: (masked_, None),
     ONE_MINUS: (one_minus_,),
     CLAMP_MIN: (Tensor.clamp_min_, None),
     CLAMP_MAX: (Tensor.clamp_max_, None),
+}
+
+CONSTANTS: dict[Op, tuple[int, ...]] = {
+    **dict.fromkeys((ops.ADD, ops.SUB, ops.MUL, ops.DIV), (0, 1)),
+    **masks.CONSTANTS,
+    **fused.CONSTANTS,
 }
 
 FAST = FastKernels(
@@ -355,31 +164,12 @@ FAST = FastKernels(
             "an op over a fresh temporary 40 to 80 us, into new memory 80 to 300; triangular's backward "
             "760 to 490 us; at 1,000 elements 25 to 23 us",
         ),
-        Pattern("torch.heaviside", "(x > 0).to(dtype) 366 us, gt(out=) 89", write_heaviside),
         Pattern(
-            "torch.compare_into_float",
-            "a comparison and its cast 366 us, into floats 71",
-            compare_into_floats,
+            "torch.constants",
+            "a call with a tensor and a number 2.1 us at 1,000 elements, with a prepared constant 1.0",
         ),
-        Pattern(
-            "torch.compare_through_float",
-            "into bools 311 us, into a buffer of floats and from there into bools 130",
-            compare_through_floats,
-        ),
-        Pattern(
-            "torch.window", "low <= x <= high by three passes 640 us, by a clamp 240", compare_twice
-        ),
-        Pattern(
-            "torch.masked_product",
-            "grad * mask.to(dtype) 476 us, mask.view(int8).to(dtype).mul_(grad) 114",
-            multiply_by_bytes,
-        ),
-        Pattern(
-            "torch.threshold",
-            "where(x <= limit, 0, grad) 3.4 ms, one kernel 101 us",
-            threshold_gradients,
-        ),
-        Pattern("torch.select_bits", "where(mask, x, 0) 3.4 ms, by the bits 230 us", select_bits),
+        *fused.PATTERNS,
+        *masks.PATTERNS,
         Pattern("torch.square", "u * u into new memory 84 us, square_ 41", square_products),
         Pattern("torch.clamp", "two clamps 160 us, one 79", clamp_once),
         Pattern(
@@ -398,17 +188,13 @@ FAST = FastKernels(
         Pattern("torch.norm", "the whole norm without its axes: 0.3 us a call", take_whole_norm),
     ),
     kernels={
-        HEAVISIDE: heaviside,
-        MASKED: masked,
-        SELECT: select,
-        THRESHOLD: threshold,
+        **fused.KERNELS,
+        **masks.KERNELS,
         ONE_MINUS: one_minus,
         NORM: torch.linalg.vector_norm,
         CLAMP_MIN: torch.clamp_min,
         CLAMP_MAX: torch.clamp_max,
-        **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items() if a and b},
-        **{FLOAT_RESULT[op]: into_float(compare) for op, compare in COMPARISONS.items()},
-        **{BOOL_RESULT[op]: through_float(compare) for op, compare in COMPARISONS.items()},
     },
-    in_place=IN_PLACE,
+    in_place={**IN_PLACE, **masks.IN_PLACE, **fused.IN_PLACE},
+    constants=CONSTANTS,
 )

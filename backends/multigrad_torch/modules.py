@@ -12,7 +12,7 @@ from multigrad.activation import Activation as AnyActivation
 from multigrad.rule import Rule
 
 from .compile import call_traced
-from .hooks import may_run_again, note_regions
+from .hooks import is_forward_mode_enabled, note_regions, top_hooks
 
 is_compiling = torch.compiler.is_compiling
 
@@ -70,7 +70,7 @@ class Activation(nn.Module):
         """Return the activation of x."""
         if is_compiling():
             return call_traced(self._activation, x)
-        if may_run_again():
+        if top_hooks(True) is not None or not is_forward_mode_enabled():  # see `may_run_again`
             note_regions()
         return self._activation.apply(x)
 

@@ -151,6 +151,22 @@ def scalar_function(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
         # Two Python floats are the common case on the hot path.
         return exact(a, b) if type(a) is float and type(b) is float else call(a, b)  # type: ignore[misc]
 
-    chosen = call_two if exact is not None and len(op.operands) == 2 else call
+    # The same without a further call, as limits and quotients of numbers stand in every backward.
+    def call_maximum(a: Any, b: Any) -> Any:
+        if type(a) is float and type(b) is float:
+            return b if b > a or b != b else a  # noqa: PLR0124 (NaN)
+        return call(a, b)
+
+    def call_minimum(a: Any, b: Any) -> Any:
+        if type(a) is float and type(b) is float:
+            return b if b < a or b != b else a  # noqa: PLR0124 (NaN)
+        return call(a, b)
+
+    def call_divide(a: Any, b: Any) -> Any:
+        return a / b if type(a) is float and type(b) is float and b else call(a, b)
+
+    direct = {ops.MAXIMUM: call_maximum, ops.MINIMUM: call_minimum, ops.DIV: call_divide}.get(op)
+    two = call_two if exact is not None and len(op.operands) == 2 else call
+    chosen = two if direct is None else direct
     chosen.__name__ = f"scalar_{op.name}"
     return chosen

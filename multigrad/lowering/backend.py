@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendNotFound, MultigradError, suggest
+from ..errors import BackendNotFound, MultigradError, UnsupportedOp, suggest
 from ..ir.ops import Op
 from .patterns import FastKernels
 
@@ -35,13 +35,14 @@ class Backend:
         distribution: what to install.
         tensor_types: the classes of its tensors, tracers and parameters included.
         ops: native callables by op; an op with a symbol may be left out and is written infix.
-        unsupported: what is missing, with the reason.
+        unsupported: what is missing, with the reason; for an op that stands in `ops` but lacks some dtypes, the
+            reasons by dtype ({"float16": "no CPU kernel"}).
         dtype: the framework's dtype object for an IR name.
         render: the source of the native custom-gradient object for a lowering.
         finish: that object, from the namespace the source was executed in.
         attach_native: the same for a rule that runs as it is: (forward, backward, name) -> object.
         call: how to call the object: (object, lowering) -> `f(tin, *values)`.
-        bind: optional; (object, values) -> `f(tin)`, faster than `call`.
+        bind: optional; (object, x, values) -> `f(tin)` for tensors like x, faster than `call`.
         weak: optional; (scalar, dtype) -> scalar of that dtype, where the framework would promote.
         weak_literals: whether `weak` is needed for literals too.
         scalar_left: faster callables `f(tensor, scalar)` for `op(scalar, tensor)`.
@@ -67,7 +68,7 @@ class Backend:
     distribution: str
     tensor_types: Callable[[], tuple[type, ...]]
     ops: Mapping[Op, Callable[..., Any]]
-    unsupported: Mapping[Op, str]
+    unsupported: Mapping[Op, str | Mapping[str, str]]
     dtype: Callable[[str], Any]
     render: Callable[[Lowering], str]
     finish: Callable[[dict[str, Any], Lowering], Any]
@@ -78,7 +79,7 @@ class Backend:
     fold_in: Callable[[Any, int], Any]
     is_traced: Callable[[Any], bool]
     to_numpy: Callable[[Any], Any]
-    bind: Callable[[Any, tuple[Any, ...]], Callable[[Any], Any]] | None = None
+    bind: Callable[[Any, Any, tuple[Any, ...]], Callable[[Any], Any]] | None = None
     weak: Callable[[Any, Any], Any] | None = None
     weak_literals: bool = False
     scalar_left: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
@@ -150,8 +151,8 @@ def entry_points() -> Mapping[str, Any]:
         from importlib.metadata import entry_points as find
 
         # The reference needs no installation metadata, so that the core works from a source tree.
-        _points["numpy"] = _ReferencePoint()
-        _points.update({point.name: point for point in find(group=GROUP) if point.name != "numpy"})
+        others = {point.name: point for point in find(group=GROUP) if point.name != "numpy"}
+        _points.update({"numpy": _ReferencePoint(), **others})  # at once: other threads look too
     return _points
 
 
@@ -280,12 +281,26 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
     native = backend.ops.get(op) or symbol_function(op)
     if native is None:
         reason = backend.unsupported.get(op, "it has no row for it")
-        from ..errors import UnsupportedOp
-
         raise UnsupportedOp(f"{op.name} is not available on {backend.name}: {reason}")
     if op.coerce in ("float", "where"):
         operands = _agree(op, operands, backend)
+    reasons = backend.unsupported.get(op)
+    if isinstance(reasons, Mapping):
+        _refuse_dtype(op, operands, backend, reasons)
     return native(*operands, **attrs)
+
+
+def _refuse_dtype(
+    op: Op, operands: tuple[Any, ...], backend: Backend, reasons: Mapping[str, str]
+) -> None:
+    from ..ir.record import dtype_name
+
+    for dtype in (dtype_name(o.dtype) for o in operands if hasattr(o, "dtype")):
+        if dtype in reasons:
+            raise UnsupportedOp(
+                f"{op.name} is not available on {backend.name} for {dtype}: {reasons[dtype]}. "
+                f"Cast to another float dtype before it and back after it"
+            )
 
 
 def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:

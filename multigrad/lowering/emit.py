@@ -25,6 +25,7 @@ from ..ir.passes import is_elementwise
 from ..ir.scalars import scalar_function, symbol_function
 from ..ir.types import BOOL, UNKNOWN, T
 from .patterns import apply_patterns, enabled
+from .prepare import Prepared, find_static
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -81,23 +82,33 @@ class Emission:
         raise AssertionError("names never run out")
 
 
-def emit_body(graph: Graph, emission: Emission, fast: bool = False) -> Body:
-    """Emit the code of a graph; `fast`: where nobody takes a derivative of it and no transform is active."""
+def emit_body(
+    graph: Graph, emission: Emission, fast: bool = False, prepared: Prepared | None = None
+) -> Body:
+    """Emit the code of a graph.
+
+    `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what depends on the
+    params alone.
+    """
     elementwise = is_elementwise(graph)
     if fast:
         graph = apply_patterns(graph, emission.backend.fast.patterns)
-    return _Writer(graph, emission, fast).write(elementwise)
+    return _Writer(graph, emission, fast, prepared).write(elementwise)
 
 
 class _Writer:
     """Writes one graph; lives while the body is being emitted."""
 
-    def __init__(self, graph: Graph, emission: Emission, fast: bool) -> None:
+    def __init__(
+        self, graph: Graph, emission: Emission, fast: bool, prepared: Prepared | None
+    ) -> None:
         self.graph = graph
         self.emission = emission
         self.backend = emission.backend
         overwrites = fast and enabled(f"{self.backend.name}.in_place")
         self.in_place = self.backend.fast.in_place if overwrites else {}
+        self.prepared = prepared
+        self.static = set() if prepared is None else find_static(graph.nodes())
         self.uses = count_uses(graph)
         self.lines: list[str] = []
         self.done: dict[Node, tuple[str, int, int]] = {}  # text, precedence, depth
@@ -122,14 +133,15 @@ class _Writer:
         depth = 1 + max((self.done[o][2] for o in node.operands), default=0)
         if self.uses[node] > 1 or depth > DEEPEST:
             name = self.fresh()
-            self.lines.append(f"{name} = {text}")
+            lines = self.prepared.lines if self.prepared and node in self.static else self.lines
+            lines.append(f"{name} = {text}")
             return name, ATOM, 0
         return text, strength, depth
 
-    def fresh(self) -> str:
+    def fresh(self, letter: str = "v") -> str:
         """Return an unused name for a temporary."""
         for i in itertools.count(1):
-            name = f"v{i}"
+            name = f"{letter}{i}"
             if name not in self.emission.taken and name not in self.emission.namespace:
                 self.emission.taken.add(name)
                 return name
@@ -144,13 +156,14 @@ class _Writer:
 
     def call(self, node: Node) -> tuple[str, int]:
         if node.type.kind == "scalar" and node.op in PLAIN_SCALARS:
-            return self.infix(node.op.symbol or "", [self.done[o][:2] for o in node.operands])
-        if node.type.kind == "scalar" and node.op not in (ops.DIM, ops.SIZE):
+            return self.infix(node.op.symbol or "", [self.text(node, o) for o in node.operands])
+        own = node.op in (ops.DIM, ops.SIZE) or node.op in self.backend.fast.kernels
+        if node.type.kind == "scalar" and not own:
             native = (
                 self.backend.ops.get(node.op) or symbol_function(node.op) or self.native(node.op)
             )
             name = self.emission.bind(f"scalar_{node.op.name}", scalar_function(node.op, native))
-            arguments = [self.done[o][0] for o in node.operands]
+            arguments = [self.text(node, o)[0] for o in node.operands]
             arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
             return f"{name}({', '.join(arguments)})", ATOM
         faster = self.overwriting(node) or self.scalar_form(node)
@@ -217,9 +230,20 @@ class _Writer:
             )
         return native
 
+    def text(self, user: Node, operand: Node) -> tuple[str, int]:
+        """Return an operand's text; what depends on the params alone is prepared."""
+        text, strength, _ = self.done[operand]
+        if self.prepared is None or operand not in self.static or user in self.static:
+            return text, strength
+        positions = self.backend.fast.constants.get(user.op, ())
+        wraps = user.type.kind == "tensor" and user.operands.index(operand) in positions
+        if operand.op is ops.CONST and not wraps:
+            return text, strength
+        return self.prepared.name(operand, text, wraps, self.fresh), ATOM
+
     def operand(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return an operand's text; a weak scalar that meets a tensor takes its dtype."""
-        text, strength, _ = self.done[operand]
+        text, strength = self.text(user, operand)
         if operand.type.kind != "scalar" or self.backend.weak is None:
             return text, strength
         if user.op.coerce in ("raw", "bool") or (

@@ -35,28 +35,42 @@ Tensor = Any
 Entry = Callable[..., Any]
 MOST_ENTRIES = 1024  # of one family: there may be one per shape or value
 _lock = threading.RLock()
+_MISSING: Any = object()  # None: the rule runs as it is
 
 
 def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
     """Return `entry(tin, application) -> output`, built at the first call."""
     key = (backend.name, forward.name)
-    entry = family.entries.get(key)
-    if entry is None:
-        with _lock:
-            entry = family.entries.get(key)
-            if entry is None:
-                entry = _build_entry(family, backend, forward, key)
-                family.entries[key] = entry
-    return entry
+    build = functools.partial(_build_entry, family, backend, forward, key)
+    return family.entries.get(key) or _build_once(family, key, build)
+
+
+def _build_once(family: Family, key: Any, build: Callable[[], Any]) -> Any:
+    """Return what belongs under a key of the family's entries, built by the first thread that asks."""
+    with _lock:
+        if key not in family.entries:
+            built = build()
+            if len(family.entries) >= MOST_ENTRIES:
+                family.entries.clear()
+            family.entries[key] = built
+        return family.entries[key]
 
 
 def _build_entry(family: Family, backend: Backend, forward: Forward, key: Any) -> Entry:
     if family.rule.native is True:
         return _native_entry(family, backend, forward)
     try:
-        return _captured_entry(family, backend, forward, {})
+        return _known_entry(family, backend, forward, {})
     except NeedFact:
         return _fact_entry(family, backend, forward, key)
+
+
+def _known_entry(
+    family: Family, backend: Backend, forward: Forward, facts: Mapping[str, Any]
+) -> Entry:
+    """Return the entry for input of which these facts are known, captured or as it is."""
+    try:
+        return _captured_entry(family, backend, forward, facts)
     except TraceError as error:
         family.give_up(error)
         return _native_entry(family, backend, forward)
@@ -69,9 +83,8 @@ def _captured_entry(
     entry = _plain_entry(lower_family(family, backend, forward, facts), backend)
     if family.runtime:
         entry = _checking_values(entry, family, backend)
-    return _checking_dtype(
-        entry, find_lacking(family, backend, family.graph(True, facts), forward.graph())
-    )
+    graphs = family.graph(True, facts), forward.graph()
+    return _checking_dtype(entry, find_lacking(f"rule {family.rule.name!r}", backend, *graphs))
 
 
 def find_lowered(
@@ -91,7 +104,7 @@ def find_lowered(
         GradientError: the input's dtype is no float.
     """
     if "dtype" in known:
-        check_float_name(known["dtype"], family.rule.name)
+        check_float_name(known["dtype"], family.rule)
     if family.rule.native is True:
         return None
     while True:
@@ -108,10 +121,9 @@ def find_lowered(
                 )
         try:
             lowered = lower_family(family, backend, forward, facts, fast=fast)
-            refuse_lacking(
-                find_lacking(family, backend, family.graph(True, facts), forward.graph()),
-                known.get("dtype", ""),
-            )
+            graphs = family.graph(True, facts), forward.graph()
+            lacking = find_lacking(f"rule {family.rule.name!r}", backend, *graphs)
+            refuse_lacking(lacking, known.get("dtype", ""))
             return lowered
         except NeedFact:
             continue
@@ -135,7 +147,7 @@ def _plain_entry(lowered: Lowered, backend: Backend) -> Entry:
 
     native, bind = lowered.native, backend.bind
     if bind is not None:
-        entry.bind = lambda x, application: bind(native, application.spec.values)  # type: ignore[attr-defined]
+        entry.bind = lambda x, application: bind(native, x, application.spec.values)  # type: ignore[attr-defined]
     return entry
 
 
@@ -160,22 +172,14 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
             inner_key = (*key, tuple(facts.items()))
             inner = family.entries.get(inner_key)
             if inner is None:
+                build = functools.partial(_known_entry, family, backend, forward, facts)
                 try:
-                    inner = _captured_entry(family, backend, forward, facts)
+                    inner = _build_once(family, inner_key, build)
                 except NeedFact:
                     continue  # family.facts has grown: look again
-                except TraceError as error:
-                    family.give_up(error)
-                    inner = _native_entry(family, backend, forward)
-                if len(family.entries) >= MOST_ENTRIES:
-                    family.entries.clear()
-                family.entries[inner_key] = inner
             return inner(tin, application)
 
     return entry
-
-
-# --- checks that some entries need ------------------------------------------------------------------------
 
 
 def _checking_dtype(function: Callable[..., Any], lacking: Mapping[str, str]) -> Callable[..., Any]:
@@ -338,7 +342,7 @@ def apply_rule(application: Application, ctx: Any, grad_out: Tensor, tin: Tensor
     values = application.spec.values
     for tensor in (grad_out, tin):
         if tensor is not None:
-            check_float(tensor, family.rule.name)
+            check_float(tensor, family.rule)
     if tin is not None and not shapes_agree(grad_out.shape, tin.shape):
         raise GradientError(
             f"rule {family.rule.name!r} got a gradient of shape {tuple(grad_out.shape)} "
@@ -370,17 +374,26 @@ def _bare(
     while True:
         facts = gather_facts(family, grad_out, values)
         key = (backend.name, None, tin is None, tuple(facts.items()))
-        if key not in family.entries:
-            try:
-                graph = family.graph(tin is not None, facts)
-            except NeedFact:
-                continue
-            except TraceError as error:
-                family.give_up(error)
-                family.entries[key] = None
-            else:
-                call = _checking_dtype(
-                    emit_rule(graph, backend)[0], find_lacking(family, backend, graph)
-                )
-                family.entries[key] = call, graph.input("key") is not None
-        return family.entries[key]
+        found = family.entries.get(key, _MISSING)
+        if found is not _MISSING:
+            return found
+        build = functools.partial(_build_bare, family, backend, tin is not None, facts)
+        try:
+            return _build_once(family, key, build)
+        except NeedFact:
+            continue  # family.facts has grown: look again
+
+
+def _build_bare(
+    family: Family, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
+) -> tuple[Callable[..., Any], bool] | None:
+    if not family.facts <= facts.keys():  # another thread's capture has found that more is needed
+        raise NeedFact(*family.facts)
+    try:
+        graph = family.graph(has_tin, facts)
+    except TraceError as error:
+        family.give_up(error)
+        return None
+    lacking = find_lacking(f"rule {family.rule.name!r}", backend, graph)
+    call = _checking_dtype(emit_rule(graph, backend)[0], lacking)
+    return call, graph.input("key") is not None

@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GradientError, MultigradError, UnsupportedOp
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Location
 from ..ir.record import dtype_name
 from ..ir.types import FLOATS, T
 from .backend import Backend, backend_of
 
 if TYPE_CHECKING:
-    from ..rule import Family
+    from ..rule import Family, Rule
 
 Tensor = Any
 
 
-def find_lacking(family: Family, backend: Backend, *graphs: Graph) -> dict[str, str]:
-    """Return what to say for the input dtypes for which the backend lacks an op of the rule.
+def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]:
+    """Return what to say for the input dtypes for which the backend lacks an op of the graphs.
 
     Raises:
-        UnsupportedOp: it lacks an op for a dtype that the rule itself chose.
+        UnsupportedOp: it lacks an op for a dtype that a rule itself chose.
     """
     lacking: dict[str, str] = {}
     if not any(isinstance(reason, Mapping) for reason in backend.unsupported.values()):
@@ -39,7 +39,7 @@ def find_lacking(family: Family, backend: Backend, *graphs: Graph) -> dict[str, 
             own = next((o.type for o in node.operands if o.type.kind == "tensor"), node.type).dtype
             for dtype, reason in reasons.items():
                 message = (
-                    f"rule {family.rule.name!r}{at} uses {node.op.name}, which {backend.name} lacks "
+                    f"{whose}{at} uses {node.op.name}, which {backend.name} lacks "
                     f"for {dtype}: {reason}. Cast to another float dtype before it and back after it"
                 )
                 if own == dtype:
@@ -100,7 +100,7 @@ def shapes_agree(a: Any, b: Any) -> bool:
 _float_dtypes: dict[Any, bool] = {}
 
 
-def check_float(x: Tensor, rule: str) -> None:
+def check_float(x: Tensor, rule: Rule | str) -> None:
     """Check that a rule can act on a tensor.
 
     Raises:
@@ -113,11 +113,21 @@ def check_float(x: Tensor, rule: str) -> None:
         check_float_name(dtype_name(x.dtype), rule)
 
 
-def check_float_name(dtype: str, rule: str) -> None:
+def check_float_name(dtype: str, rule: Rule | str) -> None:
     if dtype not in FLOATS:
         is_complex = dtype.startswith("complex")
         parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
+        name = rule if isinstance(rule, str) else rule.name
         raise GradientError(
-            f"rule {rule!r} got a {dtype} tensor; "
-            f"expected one of {', '.join(FLOATS)}: cast it first{parts}"
+            f"rule {name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: "
+            f"cast it first{parts}{say_where(rule)}"
         )
+
+
+def say_where(rule: Rule | str) -> str:
+    """Return where a rule is defined, as the end of an error; nothing where it is made of others."""
+    from ..registry import registered
+
+    found = registered(rule) if isinstance(rule, str) else rule
+    code = getattr(found and found.function, "__code__", None)
+    return f" (the rule: {Location(code.co_filename, code.co_firstlineno)})" if code else ""

@@ -16,6 +16,8 @@ from ..ir.residuals import Cut
 from ..ir.types import UNKNOWN, is_float
 from .backend import Backend, load_backend
 from .emit import Body, Emission, compile_source, emit_body, identifier
+from .patterns import enabled
+from .prepare import Prepared
 
 if TYPE_CHECKING:
     from ..rule import Family
@@ -39,6 +41,9 @@ RESERVED = (
     "inputs",
     "cls",
     "args",
+    "values",
+    "wrap",
+    "prepare",
 )
 
 
@@ -50,11 +55,13 @@ class Code:
         forward: `tin -> output`.
         keep: `tin, output, *params -> the residuals that are computed`, in the order of `Lowering.computed`.
         backward: `grad_out, *residuals, *params, [key] -> grad`.
+        prepared: what `keep` and `backward` need of the params, where it is computed before.
     """
 
     forward: Body
     keep: Body
     backward: Body
+    prepared: Prepared | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +80,7 @@ class Lowering:
         check: the name of the shape check to apply to the result, or "".
         refuse: the name of a function to call, with nothing, before a derivative is taken of backward, or "".
         tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is asked for.
+        graph: what `backward` is code of.
     """
 
     name: str
@@ -86,6 +94,14 @@ class Lowering:
     check: str = ""
     refuse: str = ""
     tangent: Body | None = None
+    graph: Graph | None = None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether backward is linear in grad_out, so that there is a forward mode."""
+        from ..ir.linearity import is_linear
+
+        return self.graph is not None and is_linear(self.graph)
 
     @property
     def forward(self) -> Body:
@@ -199,7 +215,7 @@ def lower_function(
     params = (*function.params, *(("key",) if function.is_random else ()))
     lowering = Lowering(
         function.name, identifier(function.name), code, fast_code, params, cut.residuals,
-        cut.computed, _defaults(function, params, defaults), check, refuse, tangent,
+        cut.computed, _defaults(function, params, defaults), check, refuse, tangent, function.backward,
     )  # fmt: skip
     if lowering.draws:
         emission.namespace["draw_key"] = backend.draw_key
@@ -210,10 +226,14 @@ def lower_function(
 
 
 def _emit(function: Function, cut: Cut, emission: Emission, fast: bool) -> Code:
+    backend = emission.backend
+    prepares = fast and backend.fast.constants and enabled(f"{backend.name}.constants")
+    prepared = Prepared() if prepares else None
     return Code(
         emit_body(function.forward, emission, fast),
-        emit_body(cut.keep, emission, fast),
-        emit_body(cut.backward, emission, fast),
+        emit_body(cut.keep, emission, fast, prepared),
+        emit_body(cut.backward, emission, fast, prepared),
+        prepared,
     )
 
 
@@ -248,7 +268,7 @@ def derivative_refusal(rule: str) -> Callable[[], None]:
     def refuse_derivative() -> None:
         raise GradientError(
             f"rule {rule!r} is registered with first_order=True, so its backward keeps numbers without "
-            f"their derivative and cannot be differentiated (create_graph=True); register it without"
+            f"their derivative and cannot be differentiated (create_graph, torch.func); register it without"
         )
 
     return refuse_derivative

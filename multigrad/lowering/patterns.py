@@ -32,12 +32,14 @@ class Pattern:
         name: "<backend>.<what it is>".
         reason: what was measured.
         rewrite: the node in terms of the backend's own kernels; None where it does not fit. None for a row
-            that is not a rewrite: then the backend asks `enabled(name)` itself.
+            that is not a rewrite: then who uses it asks `enabled(name)`.
+        rewrite_graph: the same for what takes a look at a whole graph; these come first.
     """
 
     name: str
     reason: str
     rewrite: Callable[[Node], Node | None] | None = None
+    rewrite_graph: Callable[[Graph], Graph] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,11 +51,14 @@ class FastKernels:
         kernels: callables of the backend's own ops; each returns new memory.
         in_place: per op, for each operand, `f(operand, *others, **attrs)` that writes the result over the
             operand; None where there is none. Its switch is "<backend>.in_place".
+        constants: operands of ops, by position, where a number is better prepared as a tensor; its switch is
+            "<backend>.constants".
     """
 
     patterns: tuple[Pattern, ...] = ()
     kernels: Mapping[Op, Callable[..., Any]] = field(default_factory=dict)
     in_place: Mapping[Op, tuple[Callable[..., Any] | None, ...]] = field(default_factory=dict)
+    constants: Mapping[Op, tuple[int, ...]] = field(default_factory=dict)
 
 
 def kernel(name: str, operands: str, result: Callable[..., Type]) -> Op:
@@ -107,6 +112,9 @@ def all_patterns() -> dict[str, Pattern]:
 def apply_patterns(graph: Graph, patterns: tuple[Pattern, ...]) -> Graph:
     """Return the graph in a backend's own kernels."""
     off = disabled()
+    for row in patterns:
+        if row.rewrite_graph is not None and row.name not in off:
+            graph = row.rewrite_graph(graph)
     rewrites = [row.rewrite for row in patterns if row.rewrite is not None and row.name not in off]
     if not rewrites:
         return graph

@@ -1,0 +1,37 @@
+"""What torch's kernels do differently (torch 2.13, CPU); see `multigrad/lowering/differences.py`."""
+
+from __future__ import annotations
+
+from multigrad.lowering.differences import ALL, Difference, Mended
+
+KEPT: tuple[Difference, ...] = (
+    Difference(
+        "GELU", "value", ALL, "half an eps of x, where the value is far smaller",
+        "1 + erf cancels in the negative tail",
+    ),
+    Difference(
+        "GELU", "value", ("bfloat16", "float32"), "inf above half of the range, NaN at inf",
+        "oneDNN's kernel, where torch takes it", settled=False,
+    ),
+    Difference("ReLU", "own gradient", ALL, "1 at NaN", "it blocks x <= 0, which NaN is not"),
+    Difference(
+        "ReLU6", "own gradient", ALL, "1 at NaN", "it blocks x <= 0 and x >= 6, which NaN is not"
+    ),
+    Difference("ELU", "own gradient", ALL, "1 at NaN", "it scales where x <= 0, which NaN is not"),
+)  # fmt: skip
+MENDED: tuple[Mended, ...] = (
+    Mended("torch.fmod, torch.remainder", "all", "NaN where a / b overflows: fmod(20, 1.2e-38)"),
+    Mended("torch.polygamma(1, x)", "float64", "2.2e6 at 1.15"),
+    Mended("torch.polygamma(2, x)", "all", "NaN at inf"),
+    Mended("torch.special.ndtr", "float32, float64", "0 from -6 down, from -20 down"),
+    Mended("torch.digamma", "float64", "loses every digit near its poles"),
+    Mended("torch.nn.functional.hardswish", "all", "x * 6 overflows before it is divided by 6"),
+    Mended("torch.special.ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
+    Mended("torch.erf", "bfloat16", "6 % near zero"),
+    Mended("torch.sign", "all", "0 at NaN; ours stays NaN"),
+    Mended("torch.prod", "float16, bfloat16", "25 and 47 over 1,001 factors"),
+    Mended("torch.log_softmax", "float16, bfloat16", "0.78 and 0.91, not rounded once"),
+    Mended("torch.logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
+    Mended("torch.quantile", "all", "NaN at [1, inf, inf]; no 16-bit kernel"),
+    Mended("torch.median", "all", "the lower of two middle values; ours is their mean"),
+)
