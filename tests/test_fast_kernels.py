@@ -83,7 +83,7 @@ def norm_with_tensor(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out + xp.exp(-xp.norm(grad_out))
 
 
-@case("torch.norm_number")
+@case("torch.norm_number", "numpy.norm")
 def clip_by_norm(ctx: Any, grad_out: Any, tin: Any, most: float = 1.0) -> Any:
     return grad_out * xp.minimum(most / xp.maximum(xp.norm(grad_out), 1e-12), 1.0)
 
@@ -108,6 +108,7 @@ def with_numbers(ctx: Any, grad_out: Any, tin: Any, slope: float = 0.3) -> Any:
 OTHERS = {"torch.heaviside": "Heaviside", "numpy.blocks": None}
 # Rows that round once where the plain code rounds twice.
 ROUNDING = {
+    "numpy.norm",
     "torch.norm_number",
     "torch.one_plus_square",
     "torch.divided",

@@ -95,12 +95,17 @@ class ReferenceFunction:
         values = (*params, *self.defaults[len(params) :])
         x = np.asarray(x)
         output = self.forward(x)
-        residuals = self.keep(x, output, *values)
+        return output, self._pull(x.dtype, self.keep(x, output, *values), values)
+
+    def _pull(
+        self, dtype: Any, residuals: tuple[Array, ...], values: tuple[Any, ...]
+    ) -> Callable[[Array], Array]:
+        """Return the pullback; it holds the residuals and nothing else."""
 
         def pullback(grad_out: Array) -> Array:
-            return self.backward(np.asarray(grad_out, dtype=x.dtype), *residuals, *values)
+            return self.backward(np.asarray(grad_out, dtype=dtype), *residuals, *values)
 
-        return output, pullback
+        return pullback
 
 
 def render(lowering: Lowering) -> str:

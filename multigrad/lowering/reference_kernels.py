@@ -77,6 +77,28 @@ def square_products(node: Node) -> Node | None:
     return make_node(ops.SQUARE, node.operands[:1], {}, node.type) if is_square else None
 
 
+NORM = kernel("numpy.norm", "x", lambda x: Type("tensor", x.dtype))
+WHOLE = {"axis": None, "keepdims": False, "ord": 2}
+ROW = 4096  # elements whose squares are summed in the dtype itself
+
+
+def norm(x: Array) -> Array:
+    """The Euclidean norm of all elements by dot products of rows, whose sums are added in float64."""
+    x = np.asarray(x)
+    if x.dtype.kind != "f" or x.dtype.itemsize < 4 or not x.flags.c_contiguous:
+        return ops.NORM.numpy(x, **WHOLE)
+    flat = x.reshape(-1)
+    whole = flat.size // ROW * ROW
+    rows, rest = flat[:whole].reshape(-1, ROW), flat[whole:]
+    total = np.vecdot(rows, rows).sum(dtype=np.float64) + np.float64(np.dot(rest, rest))
+    return np.sqrt(x.dtype.type(total))
+
+
+def take_norm_by_dots(node: Node) -> Node | None:
+    whole = node.op is ops.NORM and dict(node.attrs) == WHOLE
+    return make_node(NORM, node.operands, {}, node.type) if whole else None
+
+
 def by_blocks(function: Callable[..., Array]) -> Callable[..., Array]:
     """Run an elementwise function block by block where the arrays are many times the cache."""
 
@@ -106,11 +128,16 @@ FAST = FastKernels(
             "numpy.select_bits", "np.where(mask, x, 0) of 1e6 3.7 ms, by the bits 0.2", select_bits
         ),
         Pattern(
+            "numpy.norm",
+            "the norm of 1e6 elements by squares 300 us, by dots 54",
+            take_norm_by_dots,
+        ),
+        Pattern(
             "numpy.square",
             "u * u of 1e6 elements into new memory 69 us, over u 48",
             square_products,
         ),
     ),
-    kernels={SELECT: select},
+    kernels={SELECT: select, NORM: norm},
     in_place=_rows(),
 )
