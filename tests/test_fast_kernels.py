@@ -78,17 +78,17 @@ def one_minus(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out * (1.0 - xp.exp(tin))
 
 
-@case("torch.norm")
+@case("torch.norm", "numpy.norm")
 def norm_with_tensor(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return grad_out + xp.exp(-xp.norm(grad_out))
 
 
-@case("torch.norm_number", "numpy.norm")
+@case("torch.norm_number", "numpy.norm_number")
 def clip_by_norm(ctx: Any, grad_out: Any, tin: Any, most: float = 1.0) -> Any:
     return grad_out * xp.minimum(most / xp.maximum(xp.norm(grad_out), 1e-12), 1.0)
 
 
-@case("torch.one_plus_square", "torch.divided")
+@case("torch.one_plus_square", "torch.divided", "numpy.divided")
 def arctan_like(ctx: Any, grad_out: Any, tin: Any, alpha: float = 2.0) -> Any:
     u = 1.5 * alpha * tin
     return grad_out * (0.7 * alpha / (1.0 + u * u))
@@ -109,6 +109,8 @@ OTHERS = {"torch.heaviside": "Heaviside", "numpy.blocks": None}
 # Rows that round once where the plain code rounds twice.
 ROUNDING = {
     "numpy.norm",
+    "numpy.norm_number",
+    "numpy.divided",
     "torch.norm_number",
     "torch.one_plus_square",
     "torch.divided",

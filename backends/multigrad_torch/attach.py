@@ -88,7 +88,7 @@ class {name}(Function):
 {_load_residuals(lowering)}{_load(read)}{_run_anywhere(lowering, nones)}
     @classmethod
     def apply(cls, tin{lowering.signature}):
-        if transforms_active():
+        if transforms_active() or type(tin) not in KINDS:
             return super().apply(tin{lowering.arguments})
 {draw}        return {name}_eager.apply({_eager_arguments(lowering, "as_number")})
 """
@@ -253,13 +253,15 @@ def as_number(value: Any) -> Any:
 # `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, which is no functorch transform.
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 
-# Fast code mixes its operands with plain tensors and writes in place: a subclass may allow neither.
+# Fast code mixes its operands with plain tensors and writes in place: other classes may allow neither.
+KINDS = frozenset({Tensor, torch.nn.Parameter})
 ANYWHERE = "is_grad_enabled() or transforms_active() or is_included(BATCHED) or type(grad_out) is not Tensor"
 
 NAMESPACE = {
     "as_number": as_number,
     "BATCHED": BATCHED,
     "Function": Function,
+    "KINDS": KINDS,
     "Tensor": torch.Tensor,
     "is_included": torch._C._dispatch_tls_is_dispatch_key_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
@@ -275,15 +277,17 @@ def call(native: Any, lowering: Lowering | None = None) -> Callable[..., Any]:
     prepare = native.prepare
 
     def apply(tin: Tensor, *values: Any) -> Tensor:
-        return (transformed if transforms_active() else eager)(tin, *values)
+        anywhere = transforms_active() or type(tin) not in KINDS
+        return (transformed if anywhere else eager)(tin, *values)
 
     def apply_prepared(tin: Tensor, *values: Any) -> Tensor:
-        if transforms_active():
+        if transforms_active() or type(tin) not in KINDS:
             return transformed(tin, *values)
         return eager(tin, prepare(as_number, *values))
 
     def apply_alone(tin: Tensor, *values: Any) -> Tensor:
-        return transformed(tin, *values) if transforms_active() else eager(tin)
+        anywhere = transforms_active() or type(tin) not in KINDS
+        return transformed(tin, *values) if anywhere else eager(tin)
 
     if not native.is_prepared:
         return apply
@@ -293,7 +297,7 @@ def call(native: Any, lowering: Lowering | None = None) -> Callable[..., Any]:
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
     """Return the same for fixed values of the params, and for tensors of the kind and dtype of x."""
     prepare = native.prepare
-    if prepare is None:
+    if prepare is None or type(x) not in KINDS:
         apply = call(native)
         return partial(_apply_values, apply, values) if values else apply
     eager, transformed = _entries(native)

@@ -14,21 +14,19 @@ import torch
 from multigrad.ir import ops
 from multigrad.ir.graph import Graph, Node, make_node
 from multigrad.ir.op import elementwise
-from multigrad.ir.passes import rebuild
 from multigrad.ir.types import FLOAT_SCALAR
+from multigrad.lowering.matches import (
+    find_one_plus_square,
+    find_scaled_quotient,
+    is_number,
+    is_tensor,
+    take_norms_as_numbers,
+)
 from multigrad.lowering.patterns import Pattern, kernel
 
 Tensor: TypeAlias = torch.Tensor
 ONE = torch.ones((), device="cpu")  # exact in every dtype
 SMALL, BIG = 1e-30, 1e30  # far from where float32 ends
-
-
-def is_tensor(node: Node) -> bool:
-    return node.type.kind == "tensor"
-
-
-def is_number(node: Node, value: float) -> bool:
-    return node.op is ops.CONST and node.attr("value") == value
 
 
 # Where a fused kernel computes as the ops would: 16-bit floats round after each.
@@ -102,36 +100,21 @@ def divided_into(divisor: Tensor, x: Tensor, number: Any) -> Tensor:
 
 
 def fuse_one_plus_square(node: Node) -> Node | None:
-    if node.op is not ops.ADD:
-        return None
-    for one, square in (node.operands, node.operands[::-1]):
-        inner = square.operands[0] if square.operands else square
-        twice = square.op is ops.SQUARE or (square.op is ops.MUL and inner is square.operands[1])
-        if is_number(one, 1) and twice and inner.op is ops.MUL:
-            for number, x in (inner.operands, inner.operands[::-1]):
-                if not is_tensor(number) and is_tensor(x):
-                    return make_node(ONE_PLUS_SQUARE, (x, number), {}, node.type)
-    return None
+    found = find_one_plus_square(node)
+    return None if found is None else make_node(ONE_PLUS_SQUARE, found, {}, node.type)
 
 
 def divide_gradient(node: Node) -> Node | None:
     """grad * (number / u) is (grad / u) * number where u is at least 1."""
-    if node.op is not ops.MUL:
+    found = find_scaled_quotient(node)
+    if found is None or found[2].op is not ONE_PLUS_SQUARE:
         return None
-    for grad, quotient in (node.operands, node.operands[::-1]):
-        if quotient.op is ops.DIV and quotient.operands[1].op is ONE_PLUS_SQUARE:
-            number, divisor = quotient.operands
-            if not is_tensor(number) and grad.type == divisor.type:
-                return make_node(DIVIDED, (grad, number, divisor), {}, node.type)
-    return None
+    return make_node(DIVIDED, found, {}, node.type)
 
 
 # --- norms as numbers --------------------------------------------------------------------------------------
 
 NORM_NUMBER = kernel("torch.norm_number", "x", lambda x: FLOAT_SCALAR)
-# The Euclidean norm of all elements, and what may be computed of it in Python.
-WHOLE = {"axis": None, "keepdims": False, "ord": 2}
-IN_PYTHON = (ops.MAXIMUM, ops.MINIMUM, ops.DIV, ops.MUL, ops.ADD, ops.SUB)
 
 
 def norm_number(x: Tensor) -> Any:
@@ -139,34 +122,15 @@ def norm_number(x: Tensor) -> Any:
     return norm.item() if x.is_cpu and x.dtype in WIDE else norm
 
 
-def take_norms_as_numbers(graph: Graph) -> Graph:
-    """Compute with a norm in Python, where all that is made of it are numbers and factors of tensors."""
-    numbers: set[Node] = set()
-    for node in graph.nodes():
-        if node.op is ops.NORM and dict(node.attrs) == WHOLE:
-            numbers.add(node)
-        elif node.op in IN_PYTHON and not numbers.isdisjoint(node.operands):
-            alone = all(o in numbers or not is_tensor(o) for o in node.operands)
-            numbers.update([node] if alone else [])
-    for node in graph.nodes():
-        touches = not numbers.isdisjoint(node.operands)
-        if touches and node not in numbers and node.op not in (ops.MUL, ops.DIV, ops.ADD, ops.SUB):
-            return graph
-    if not numbers or not numbers.isdisjoint(graph.outputs):
-        return graph
-
-    def change(node: Node) -> Node:
-        whole = node.op is ops.NORM and dict(node.attrs) == WHOLE
-        return make_node(NORM_NUMBER, node.operands, {}, FLOAT_SCALAR) if whole else node
-
-    return rebuild(graph, change)
+def take_norms(graph: Graph) -> Graph:
+    return take_norms_as_numbers(graph, NORM_NUMBER)
 
 
 PATTERNS = (
     Pattern(
         "torch.norm_number",
         "clip_norm's factor as tensors 5.5 us, as numbers 4.0",
-        rewrite_graph=take_norms_as_numbers,
+        rewrite_graph=take_norms,
     ),
     Pattern(
         "torch.one_plus_square",

@@ -16,6 +16,7 @@ from multigrad.ir.graph import Node, make_node
 from multigrad.ir.op import elementwise
 from multigrad.ir.ops import Op
 from multigrad.ir.types import Type
+from multigrad.lowering.matches import is_whole_norm, square_products
 from multigrad.lowering.patterns import FastKernels, Pattern, kernel
 
 from . import fused, masks
@@ -59,12 +60,7 @@ def one_minus_(x: Tensor) -> Tensor:
 
 
 def take_whole_norm(node: Node) -> Node | None:
-    whole = node.op is ops.NORM and dict(node.attrs) in WHOLE
-    return make_node(NORM, node.operands, {}, node.type) if whole else None
-
-
-# The Euclidean norm of all elements.
-WHOLE = ({"axis": None, "keepdims": False}, {"axis": None, "keepdims": False, "ord": 2})
+    return make_node(NORM, node.operands, {}, node.type) if is_whole_norm(node) else None
 
 
 def limit_by_number(node: Node) -> Node | None:
@@ -81,11 +77,6 @@ def limit_by_number(node: Node) -> Node | None:
 
 CLAMP_MIN = kernel("torch.clamp_min", "x number", elementwise)
 CLAMP_MAX = kernel("torch.clamp_max", "x number", elementwise)
-
-
-def square_products(node: Node) -> Node | None:
-    is_square = node.op is ops.MUL and node.operands[0] is node.operands[1]
-    return make_node(ops.SQUARE, node.operands[:1], {}, node.type) if is_square else None
 
 
 def clamp_once(node: Node) -> Node | None:

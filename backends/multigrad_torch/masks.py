@@ -12,6 +12,7 @@ from multigrad.ir.graph import Node, make_node
 from multigrad.ir.op import compared, elementwise
 from multigrad.ir.ops import Op
 from multigrad.ir.types import BOOL, INPUT_SHAPE, T
+from multigrad.lowering.matches import is_zero
 from multigrad.lowering.patterns import Pattern, kernel
 
 from .elementwise import fitting
@@ -216,11 +217,6 @@ def threshold_gradients(node: Node) -> Node | None:
     if not is_full(x) or limit.op is not ops.CONST:
         return None
     return make_node(THRESHOLD, (grad, x, limit), {}, node.type)
-
-
-def is_zero(node: Node) -> bool:
-    """Return whether a value is the number +0."""
-    return node.op is ops.CONST and repr(node.attr("value")) in ("0", "0.0", "False")
 
 
 PATTERNS = (

@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops
-from ..ir.graph import Node, make_node
+from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op, elementwise
-from ..ir.types import INPUT_SHAPE, Type
+from ..ir.types import FLOAT_SCALAR, INPUT_SHAPE, Type
+from .matches import (
+    WHOLE,
+    find_one_plus_square,
+    find_scaled_quotient,
+    is_whole_norm,
+    is_zero,
+    square_products,
+    take_norms_as_numbers,
+)
 from .patterns import FastKernels, Pattern, kernel
 
 Array = Any
+SMALL, BIG = 1e-30, 1e30  # far from where float32 ends
 BLOCK = 1 << 17  # elements
 MANY = 1 << 21  # elements from which blocks pay
 INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}  # by itemsize
@@ -66,19 +76,13 @@ def select_bits(node: Node) -> Node | None:
         return None
     mask, x, other = node.operands
     full = mask.type.kind == x.type.kind == "tensor" and mask.type.shape == INPUT_SHAPE
-    if not full or x.type.shape != INPUT_SHAPE or other.op is not ops.CONST:
+    if not full or x.type.shape != INPUT_SHAPE:
         return None
-    is_zero = repr(other.attr("value")) in ("0", "0.0", "False")
-    return make_node(SELECT, (mask, x), {}, node.type) if is_zero else None
-
-
-def square_products(node: Node) -> Node | None:
-    is_square = node.op is ops.MUL and node.operands[0] is node.operands[1]
-    return make_node(ops.SQUARE, node.operands[:1], {}, node.type) if is_square else None
+    return make_node(SELECT, (mask, x), {}, node.type) if is_zero(other) else None
 
 
 NORM = kernel("numpy.norm", "x", lambda x: Type("tensor", x.dtype))
-WHOLE = {"axis": None, "keepdims": False, "ord": 2}
+NORM_NUMBER = kernel("numpy.norm_number", "x", lambda x: FLOAT_SCALAR)
 ROW = 4096  # elements whose squares are summed in the dtype itself
 
 
@@ -94,9 +98,41 @@ def norm(x: Array) -> Array:
     return np.sqrt(x.dtype.type(total))
 
 
+def norm_number(x: Array) -> Any:
+    """The norm for Python to compute with; in 16 bits what is made of it rounds after each op."""
+    x = np.asarray(x)
+    return norm(x) if x.dtype.itemsize < 4 else float(norm(x))
+
+
 def take_norm_by_dots(node: Node) -> Node | None:
-    whole = node.op is ops.NORM and dict(node.attrs) == WHOLE
-    return make_node(NORM, node.operands, {}, node.type) if whole else None
+    return make_node(NORM, node.operands, {}, node.type) if is_whole_norm(node) else None
+
+
+def take_norms(graph: Graph) -> Graph:
+    return take_norms_as_numbers(graph, NORM_NUMBER)
+
+
+DIVIDED = kernel("numpy.divided", "x number divisor", lambda x, number, divisor: elementwise(x))
+
+
+def divided(x: Array, number: Array, divisor: Array) -> Array:
+    return divided_into(np.array(divisor), x, number)
+
+
+def divided_into(divisor: Array, x: Array, number: Array) -> Array:
+    """x * (number / divisor) for a divisor of at least 1; in 16 bits x / divisor alone could be too small."""
+    out = divisor if isinstance(divisor, np.ndarray) else None
+    if divisor.dtype.itemsize >= 4 and SMALL < number < BIG:
+        quotient = np.divide(x, divisor, out=out)
+        return quotient if number == 1 else np.multiply(quotient, number, out=out)
+    return np.multiply(np.divide(number, divisor, out=out), x, out=out)
+
+
+def divide_gradient(node: Node) -> Node | None:
+    found = find_scaled_quotient(node)
+    if found is None or find_one_plus_square(found[2]) is None:
+        return None
+    return make_node(DIVIDED, found, {}, node.type)
 
 
 def by_blocks(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -133,11 +169,21 @@ FAST = FastKernels(
             take_norm_by_dots,
         ),
         Pattern(
+            "numpy.norm_number",
+            "clip_norm's factor as arrays 10 us, as numbers 4",
+            rewrite_graph=take_norms,
+        ),
+        Pattern(
+            "numpy.divided",
+            "arctan's backward of 1e6 elements 460 us, with grad / u for grad * (number / u) 380",
+            divide_gradient,
+        ),
+        Pattern(
             "numpy.square",
             "u * u of 1e6 elements into new memory 69 us, over u 48",
             square_products,
         ),
     ),
-    kernels={SELECT: select, NORM: norm},
-    in_place=_rows(),
+    kernels={SELECT: select, NORM: norm, NORM_NUMBER: norm_number, DIVIDED: divided},
+    in_place={**_rows(), DIVIDED: (None, None, divided_into)},
 )
