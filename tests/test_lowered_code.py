@@ -91,21 +91,37 @@ def test_jax_compiles_to_the_instructions_of_a_hand_written_custom_vjp(rule: str
     assert instructions(texts[0]) == instructions(texts[1])
 
 
-@pytest.mark.needs("tensorflow")
-def test_tensorflow_runs_the_ops_of_a_hand_written_custom_gradient() -> None:
+def hand_written_in_tensorflow(rule: str) -> Any:
     import tensorflow as tf
 
     @tf.custom_gradient
-    def spike(x: Any) -> Any:
+    def triangular(x: Any) -> Any:
         def backward(g: Any) -> Any:
             return g * tf.maximum(1.0 - tf.abs(x) / 1.0, 0.0)
 
         return tf.cast(x > 0, x.dtype), backward
 
+    @tf.custom_gradient
+    def rectangular(x: Any) -> Any:
+        mask = (x >= -0.5) & (x <= 0.5)
+
+        def backward(g: Any) -> Any:
+            return g * tf.cast(mask, g.dtype)
+
+        return tf.cast(x > 0, x.dtype), backward
+
+    return {"triangular": triangular, "rectangular": rectangular}[rule]
+
+
+@pytest.mark.parametrize("rule", ["triangular", "rectangular"])
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_runs_the_ops_of_a_hand_written_custom_gradient(rule: str) -> None:
+    import tensorflow as tf
+
     act = xg.activation("Heaviside")
 
     def ours(x: Any) -> Any:
-        with xg.use("triangular"):
+        with xg.use(rule):
             return act(x)
 
     def ops_of(f: Any) -> list[str]:
@@ -119,7 +135,7 @@ def test_tensorflow_runs_the_ops_of_a_hand_written_custom_gradient() -> None:
         # Identity and Placeholder nodes are wiring; the guard is an extra captured placeholder.
         return sorted(op.type for op in graph.get_operations() if op.type not in WIRING)
 
-    assert ops_of(ours) == ops_of(spike)
+    assert ops_of(ours) == ops_of(hand_written_in_tensorflow(rule))
 
 
 WIRING = {"Identity", "IdentityN", "Placeholder", "NoOp"}
