@@ -15,7 +15,8 @@ from .capture.signature import read_params
 from .context import CURRENT, Application, apply_now
 from .forwards import Forward, find_forward
 from .lowering.backend import Backend, backend_of, in_use
-from .lowering.entries import bind_entry, check_float, find_entry
+from .lowering.entries import bind_entry, check_float, checking_dtype, find_entry
+from .lowering.input_checks import find_lacking
 from .lowering.lower import lower_derivative, lower_forward
 from .rule import Rule
 
@@ -34,7 +35,7 @@ class Activation:
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = (
-        "__weakref__", "_application", "_epoch", "_latest", "_params", "_rule", "forward", "key",
+        "__weakref__", "_latest", "_own", "_params", "_rule", "forward", "key",
     )  # fmt: skip
 
     def __init__(
@@ -49,8 +50,7 @@ class Activation:
         # Equal keys mean the same backward under the same frame.
         self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
         by_key[self.key] = self
-        self._epoch = -1
-        self._application: Application | None = None
+        self._own: tuple[int, Application | None] = (-1, None)  # one tuple, as `_latest`
         self._latest: tuple[Any, ...] = (None, None, None, None)
         in_use()  # compilers can neither read the discovery of backends nor load one
         self.application()  # a wrong rule or param is said here, not in the first forward
@@ -80,10 +80,12 @@ class Activation:
             if self._params:
                 raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
             return None
-        if self._epoch != registry.epoch():
-            self._application = apply_now(self._rule, self._params)
-            self._epoch = registry.epoch()
-        return self._application
+        looked_up, application = self._own
+        epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
+        if looked_up != epoch:
+            application = apply_now(self._rule, self._params)
+            self._own = epoch, application
+        return application
 
     def in_force(self) -> Application | None:
         """Return the rule that acts now: the own one, else that of the innermost `use`."""
@@ -121,7 +123,7 @@ class Activation:
         if application is None:
             function = plain(self.forward, backend)
         else:
-            check_float(x, application.spec.family.rule.name)
+            check_float(x, application.spec.family.rule)
             entry = application.spec.family.entries.get((backend.name, self.forward.name))
             if entry is None:
                 entry = find_entry(application.spec.family, backend, self.forward)
@@ -140,10 +142,14 @@ def plain(forward: Forward, backend: Backend) -> Callable[..., Any]:
     """Return the activation without a rule: the framework's own, with its own derivative."""
     function = _plain.get((backend.name, forward.name))
     if function is None:
+        graphs = [forward.graph()]
         if forward.differentiable:
             function = lower_forward(forward, backend)
         else:
             function = lower_derivative(forward, backend).call
+            graphs.append(forward.derivative())
+        lacking = find_lacking(f"activation {forward.name!r}", backend, *graphs)
+        function = checking_dtype(function, lacking)
         _plain[backend.name, forward.name] = function
     return function
 

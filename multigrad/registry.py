@@ -119,8 +119,9 @@ def _load_library() -> None:
     """Register the rule library when a name is first asked for: it costs more than importing NumPy."""
     global _library_is_loaded
     if not _library_is_loaded:
-        _library_is_loaded = True  # first: the library's own rules call register
-        import_module("multigrad.rules")
+        library = import_module("multigrad.rules")  # another thread waits here until it is complete
+        # Its own rules call register: they find it half imported, without what its last line defines.
+        _library_is_loaded = hasattr(library, "__all__")
 
 
 def registered(name: str) -> Rule | None:
@@ -169,14 +170,14 @@ def epoch() -> int:
 
 def _advance() -> None:
     global _epoch
-    with _lock:
+    with _lock:  # over all of it, so that no older epoch comes last
         _epoch += 1
-    for backend in loaded():
-        if backend.refresh is not None:
-            backend.refresh(_epoch)
+        for backend in loaded():
+            if backend.refresh is not None:
+                backend.refresh(_epoch)
 
 
 def _unknown(name: str) -> RuleError:
     return RuleError(
-        f"no rule named {name!r}{suggest(name, _rules)} ({len(_rules)} rules: multigrad rules)"
+        f"no rule named {name!r}{suggest(name, list(_rules))} ({len(_rules)} rules: multigrad rules)"
     )

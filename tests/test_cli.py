@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 
-COMMANDS = ["demo", "backends", "rules", "show", "source"]
+COMMANDS = ["demo", "backends", "rules", "show", "source", "bench"]
 needs_cli = pytest.mark.needs("typer", "rich")
 
 
@@ -97,6 +97,18 @@ def test_show_under_an_activation_prints_forward_too(invoke: Any) -> None:
     under = invoke("show", "triangular", "--forward", "Heaviside").output
     assert under != alone
     assert "Heaviside" in under
+
+
+@needs_cli
+def test_show_with_memory_says_what_is_kept_and_in_how_many_bytes(invoke: Any) -> None:
+    words = ("show", "rectangular", "--forward", "Heaviside")
+    graph, kept = invoke(*words).output, invoke(*words, "--memory").output
+    assert kept.startswith(graph.strip())
+    act = xg.activation("Heaviside", rule="rectangular")
+    assert kept.strip() == xg.show(act, memory=True).strip()
+    last = kept.partition("kept for backward")[2]
+    assert "kept = and(ge(tin, a), le(tin, b))" in last
+    assert "1 byte per element" in last
 
 
 @needs_cli

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.errors import UnsupportedOp
 from multigrad.ir import ops
-from multigrad.ir.types import FLOATS
+from multigrad.ir.types import BOOL, FLOATS, INT32
 from multigrad.lowering.backend import load_backend
 
 TABLE = ops.CALLABLE_OPS
@@ -19,8 +24,17 @@ def test_every_op_is_lowered_or_listed_with_a_reason(backend: Any, op: ops.Op) -
     native = load_backend(backend.name)
     lowered = op in native.ops or op.symbol is not None
     reason = native.unsupported.get(op, "")
-    assert lowered or reason.strip(), f"{backend.name} neither lowers {op.name} nor says why not"
-    assert not (op in native.ops and op in native.unsupported), "listed although it is lowered"
+    if isinstance(reason, Mapping):
+        # For some dtypes only: the op is lowered, and each of those dtypes has a reason.
+        assert lowered, (
+            f"{backend.name} gives reasons by dtype for {op.name}, and does not lower it"
+        )
+        assert reason and set(reason) <= {*FLOATS, BOOL, INT32}, f"{op.name}: {sorted(reason)}"
+        assert all(text.strip() for text in reason.values()), op.name
+        assert not set(FLOATS) <= set(reason), f"{op.name} lacks every float dtype: say so in words"
+    else:
+        assert lowered or reason.strip(), f"{backend.name} neither lowers {op.name} nor says why"
+        assert not (op in native.ops and reason), "listed although it is lowered"
 
 
 def test_no_backend_has_rows_for_ops_that_do_not_exist(backend: Any) -> None:
@@ -49,9 +63,6 @@ def test_every_row_of_the_table_is_documented_and_has_a_derivative(op: ops.Op) -
 
 
 def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:
-    from dataclasses import replace
-
-    from multigrad.errors import UnsupportedOp
     from multigrad.lowering.lower import emit_rule
 
     def smooth(ctx: Any, grad_out: Any, tin: Any) -> Any:
@@ -63,3 +74,53 @@ def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:
     graph = xg.compose(smooth).spec().family.graph(True, {})
     with pytest.raises(UnsupportedOp, match=r"smooth.*erf.*toy lacks: it has no erf kernel"):
         emit_rule(graph, lacking)
+
+
+def test_an_op_that_a_backend_lacks_for_a_dtype_is_refused_on_tensors_too(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = load_backend(backend.name)
+    reasons = {"float16": "no CPU kernel"}
+    monkeypatch.setitem(native.unsupported, ops.EXPM1, reasons)  # type: ignore[arg-type]
+    half, single = (backend.array(np.ones(2, dtype)) for dtype in ("float16", "float32"))
+    with pytest.raises(
+        UnsupportedOp, match=rf"expm1.*{backend.name} for float16: no CPU kernel\. C"
+    ):
+        xg.xp.expm1(half)
+    with pytest.raises(UnsupportedOp, match="for float16"):
+        xg.xp.exp(xg.xp.expm1(xg.xp.negative(half)))
+    np.testing.assert_allclose(backend.numpy(xg.xp.expm1(single)), np.expm1([1.0, 1.0]), rtol=1e-6)
+
+
+def test_layer_without_a_rule_refuses_a_dtype_for_which_its_op_is_lacking(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = load_backend(backend.name)
+    reasons = {"float16": "no CPU kernel"}
+    monkeypatch.setitem(native.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys.modules["multigrad.activation"], "_plain", {})
+    act = xg.activation("Softplus")
+    message = (
+        rf"activation 'Softplus' uses softplus, which {backend.name} lacks for float16: no CPU"
+    )
+    for _ in range(2):
+        with pytest.raises(UnsupportedOp, match=message):
+            act(backend.array(np.ones(2, "float16")))
+        assert act(backend.array(np.ones(2, "float32"))).shape == (2,)
+
+
+def test_lowered_object_refuses_a_dtype_for_which_an_op_is_lacking(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bent(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * xg.xp.expm1(tin)
+
+    native = load_backend(backend.name)
+    reasons = {"float16": "no CPU kernel"}
+    monkeypatch.setitem(native.unsupported, ops.EXPM1, reasons)  # type: ignore[arg-type]
+    x = np.ones(2, "float32")
+    lowered = xg.lower(bent, backend.name)
+    np.testing.assert_allclose(backend.vjp(lowered, x, x)[1], np.expm1(x), rtol=1e-6)
+    message = rf"rule 'bent' .*uses expm1, which {backend.name} lacks for float16: no CPU kernel"
+    with pytest.raises(UnsupportedOp, match=message):
+        backend.vjp(lowered, x.astype("float16"), x.astype("float16"))

@@ -108,3 +108,27 @@ def test_speed_example_measures_all_rivals_at_both_sizes(tmp_path: Path) -> None
         rows = [line for line in output.splitlines() if line.strip().startswith(rival)]
         assert len(rows) == 2
         assert all(min(read_numbers(row)) > 0 for row in rows)
+
+
+def test_memory_example_counts_less_than_by_hand_where_less_is_enough(tmp_path: Path) -> None:
+    installed = [name for name in ("torch", "jax") if find_spec(name)]
+    if not installed:
+        pytest.skip("neither torch nor jax is installed")
+    output = run_example("07_memory.py", tmp_path)
+    size = 1_000_000
+    kept = {"window": size, "reversed": 0, "loudness": 4, "bell": 4 * size}
+    for rule, ours in kept.items():
+        counts = [int(word.replace(",", "")) for word in find_line(output, rule).split()[1:]]
+        assert counts == [4 * size, ours] * len(installed)
+    assert "kept = and(ge(tin, -0.5), le(tin, 0.5)): 1 byte per element" in output
+
+
+@pytest.mark.needs("torch")
+def test_in_place_example_gives_the_same_numbers_everywhere(tmp_path: Path) -> None:
+    lines = run_example("08_in_place_and_constants.py", tmp_path).splitlines()[1:]
+    rows = {line[:12].strip(): read_numbers(line) for line in lines}
+    installed = {name for name in ("torch", "jax", "tensorflow") if find_spec(name)}
+    assert set(rows) == {"as it is", "numpy", *installed}
+    for numbers in rows.values():
+        assert numbers == pytest.approx(rows["as it is"], abs=2e-5)
+    assert len(set(rows["as it is"])) > 5

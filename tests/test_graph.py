@@ -210,6 +210,7 @@ BROKEN: dict[str, tuple[Callable[[], Graph], ...]] = {
     "constants_are_numbers": (
         lambda: graph_of(make_node(ops.CONST, (), {"value": "1"}, FLOAT_SCALAR)),
         lambda: graph_of(make_node(ops.CONST, (), {"value": None}, FLOAT_SCALAR)),
+        lambda: graph_of(make_node(ops.ARRAY, (X,), {"dtype": "T", "value": (1.0, 2.0)}, LOOSE)),
     ),
     "keys_are_for_draws": (
         lambda: graph_of(apply_op(ops.UNIFORM_LIKE, X, X)),

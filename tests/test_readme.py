@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import multigrad as xg
@@ -25,7 +27,55 @@ def test_the_python_blocks_run_from_top_to_bottom() -> None:
     assert run.returncode == 0, run.stderr
     zeros_and_ones = [re.sub(r"[^\d ]", "", line).split() for line in run.stdout.splitlines()]
     # torch, jax and TensorFlow print the same gradient.
-    assert [row[:5] for row in zeros_and_ones] == [["0", "1", "1", "1", "0"]] * 3
+    assert [row[:5] for row in zeros_and_ones[:3]] == [["0", "1", "1", "1", "0"]] * 3
+    # What is printed stands behind the call, or on the lines below it.
+    promised = re.findall(r"print\(.*\)  # (.*)", code) + re.findall(
+        r"^# (?!before)(.*)", code, re.MULTILINE
+    )
+    assert len(promised) == 7
+    printed = [line.strip() for line in run.stdout.splitlines()]
+    assert [line for line in promised if line.strip() not in printed] == []
+
+
+@pytest.mark.needs("torch", "jax")
+def test_the_errors_in_the_table_are_those_that_are_raised() -> None:
+    import torch
+
+    rows = re.findall(r"^\| `(xg\..*)` \| `(\w+Error|UnsupportedOp): (.*)` \|$", TEXT, re.MULTILINE)
+    assert len(rows) == 5
+    for written, kind, message in rows:
+        with pytest.raises(xg.MultigradError, match=f"^{re.escape(message)}") as raised:
+            eval(written, {"xg": xg, "np": np, "torch": torch})
+        assert type(raised.value).__name__ == kind
+
+
+@pytest.mark.needs("torch")
+def test_every_switch_of_a_fast_kernel_that_is_named_exists() -> None:
+    from multigrad.lowering.backend import load_backend
+
+    words = re.findall(r'(?:without\("|MULTIGRAD_WITHOUT=)([\w.,]+)', TEXT)
+    named = {name for word in words for name in word.split(",")}
+    rows = {row.name for name in ("numpy", "torch") for row in load_backend(name).fast.patterns}
+    assert named and named <= rows
+
+
+@pytest.mark.needs("typer", "rich")
+def test_every_option_of_the_command_that_is_named_exists() -> None:
+    lines = re.findall(r"^multigrad (.*)", TEXT, re.MULTILINE)
+    lines += re.findall(r"`multigrad ([^`]*)`", TEXT)
+    assert len(lines) > 5
+    for line in lines:
+        command, *words = line.partition("#")[0].split()
+        run = subprocess.run(
+            [sys.executable, "-m", "multigrad.cli", command, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+        assert run.returncode == 0, f"multigrad {command}"
+        for word in words:
+            assert not word.startswith("--") or word in run.stdout, line
 
 
 def test_every_rule_stands_in_the_table_with_its_params_and_defaults() -> None:
@@ -69,3 +119,9 @@ def test_both_commands_are_those_of_tox_and_ci() -> None:
     assert "python -m pip install tox && python -m tox run -e demo" in TEXT
     ci = (README.parent / ".ci" / "run").read_text(encoding="utf-8")
     assert "python -m pip install tox && python -m tox run" in ci
+
+
+def test_every_page_that_is_linked_is_there() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", TEXT)
+    assert len(links) >= 4
+    assert [link for link in links if not (README.parent / link).is_file()] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -235,3 +237,45 @@ def test_freegrads_names_lead_here() -> None:
 
     assert (RuleError, compose, get, register) == (xg.RuleError, xg.compose, xg.get, xg.register)
     assert issubclass(RuleError, KeyError)
+
+
+def test_rule_of_the_library_is_found_by_threads_that_ask_for_the_first_one() -> None:
+    code = (
+        "import sys, threading, multigrad as xg; from concurrent.futures import ThreadPoolExecutor\n"
+        "sys.setswitchinterval(1e-6); barrier = threading.Barrier(8)\n"
+        "find = lambda name: (barrier.wait(), xg.get(name))[1].name\n"
+        "with ThreadPoolExecutor(8) as pool: print(*pool.map(find, ['clip_norm'] * 8))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["clip_norm"] * 8, run.stderr
+
+
+def test_layer_follows_a_name_that_is_redefined_while_it_is_looked_up() -> None:
+    later: list[float] = []
+
+    class Times:
+        """A rule that is asked for its hash once it was found, as when another thread comes between."""
+
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        def __call__(self, ctx: Any, grad_out: Any, tin: Any) -> Any:
+            return grad_out * self.factor
+
+        def __hash__(self) -> int:
+            if later:
+                define(later.pop())
+            return id(self)
+
+    def define(factor: float) -> None:
+        xg.register("test own", override=True)(Times(factor))
+
+    define(3.0)
+    act = xg.activation("Linear", rule="test own")
+    assert "mul(grad_out, 3.0)" in xg.show(act)
+    define(5.0)
+    later.append(7.0)
+    assert "mul(grad_out, 5.0)" in xg.show(act)
+    assert not later
+    assert "mul(grad_out, 7.0)" in xg.show(act)
+    xg.unregister("test own")

@@ -18,7 +18,7 @@ from . import random
 
 if TYPE_CHECKING:
     from multigrad.lowering.emit import Body
-    from multigrad.lowering.lower import Lowering
+    from multigrad.lowering.code import Lowering
 
 Tensor = Any
 

@@ -18,7 +18,7 @@ from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 from multigrad.errors import GradientError
 
 if TYPE_CHECKING:
-    from multigrad.lowering.lower import Lowering
+    from multigrad.lowering.code import Lowering
 
 Tensor: TypeAlias = Any
 
@@ -31,6 +31,9 @@ def render(lowering: Lowering) -> str:
         f"        {name} = {result}\n"
         for name, result in zip(lowering.computed, lowering.keep.results, strict=True)
     )
+    run = "run_forward(forward, tin)"
+    if not lowering.is_linear:
+        run = f"run_forward_in_reverse_mode(forward, tin, {lowering.name!r})"
     return f"""\
 def forward(tin):
 {f.indented(4)}    return {f.result}
@@ -40,7 +43,7 @@ def {name}(tin{lowering.signature}):
 {draw}
     @custom_gradient
     def function(tin):
-        output = run_forward(forward, tin)
+        output = {run}
 {lowering.keep.indented(8)}{keep}
         def backward(grad_out):
 {b.indented(12)}            return {lowering.grad_in}
@@ -81,6 +84,22 @@ def run_forward(forward: Callable[[Tensor], Tensor], tin: Tensor) -> Tensor:
     return output
 
 
+def run_forward_in_reverse_mode(
+    forward: Callable[[Tensor], Tensor], tin: Tensor, name: str
+) -> Tensor:
+    """Run forward under a rule that has no forward mode.
+
+    Raises:
+        GradientError: a ForwardAccumulator asks for a tangent.
+    """
+    if pack_tangents([tin]).tangents:
+        raise GradientError(
+            f"{name}: tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out, which this "
+            f"one is not; use a GradientTape"
+        )
+    return run_forward(forward, tin)
+
+
 def is_vectorized() -> bool:
     """Return whether the body of a `tf.vectorized_map` is being traced."""
     caller = sys._getframe()
@@ -113,6 +132,7 @@ NAMESPACE = {
     "custom_gradient": tf.custom_gradient,
     "localize": localize,
     "run_forward": run_forward,
+    "run_forward_in_reverse_mode": run_forward_in_reverse_mode,
 }
 
 

@@ -17,7 +17,7 @@ from torch.autograd import Function, forward_ad
 
 if TYPE_CHECKING:
     from multigrad.lowering.emit import Body
-    from multigrad.lowering.lower import Code, Lowering
+    from multigrad.lowering.code import Code, Lowering
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active

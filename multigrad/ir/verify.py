@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..errors import MultigradError
 from . import ops
+from .constants import ArrayValue
 from .graph import Graph, Node
 from .types import BOOL, FLOATS, INT32, T
 
@@ -42,6 +43,8 @@ def inputs_are_declared(node: Node, graph: Graph) -> str | None:
 def constants_are_numbers(node: Node, graph: Graph) -> str | None:
     if node.op is ops.CONST and not isinstance(node.attr("value"), bool | int | float):
         return f"{node.attr('value')!r} is no number"
+    if node.op is ops.ARRAY and not isinstance(node.attr("value"), ArrayValue):
+        return f"its value is a {type(node.attr('value')).__name__}, not an ArrayValue"
     return None
 
 

@@ -19,7 +19,7 @@ from ..ir.ops import Op
 from .patterns import FastKernels
 
 if TYPE_CHECKING:
-    from .lower import Lowering
+    from .code import Lowering
 
 Tensor = Any
 GROUP = "multigrad.backends"

@@ -7,7 +7,6 @@ to know about its input (rank, shape, dtype, a param's value) becomes part of th
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 Tensor = Any
 Entry = Callable[..., Any]
 MOST_ENTRIES = 1024  # of one family: there may be one per shape or value
-_lock = threading.RLock()
 _MISSING: Any = object()  # None: the rule runs as it is
 
 
@@ -47,6 +45,8 @@ def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
 
 def _build_once(family: Family, key: Any, build: Callable[[], Any]) -> Any:
     """Return what belongs under a key of the family's entries, built by the first thread that asks."""
+    from ..family import _lock  # the one that captures hold: a rule may call another while captured
+
     with _lock:
         if key not in family.entries:
             built = build()
@@ -84,7 +84,7 @@ def _captured_entry(
     if family.runtime:
         entry = _checking_values(entry, family, backend)
     graphs = family.graph(True, facts), forward.graph()
-    return _checking_dtype(entry, find_lacking(f"rule {family.rule.name!r}", backend, *graphs))
+    return checking_dtype(entry, find_lacking(f"rule {family.rule.name!r}", backend, *graphs))
 
 
 def find_lowered(
@@ -182,7 +182,7 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
     return entry
 
 
-def _checking_dtype(function: Callable[..., Any], lacking: Mapping[str, str]) -> Callable[..., Any]:
+def checking_dtype(function: Callable[..., Any], lacking: Mapping[str, str]) -> Callable[..., Any]:
     """Return a function that looks at the dtype of its first argument, where that can be lacking."""
     if not lacking:
         return function
@@ -395,5 +395,5 @@ def _build_bare(
         family.give_up(error)
         return None
     lacking = find_lacking(f"rule {family.rule.name!r}", backend, graph)
-    call = _checking_dtype(emit_rule(graph, backend)[0], lacking)
+    call = checking_dtype(emit_rule(graph, backend)[0], lacking)
     return call, graph.input("key") is not None

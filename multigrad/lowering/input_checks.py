@@ -6,7 +6,7 @@ dtype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GradientError, MultigradError, UnsupportedOp
@@ -52,6 +52,15 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
 def refuse_lacking(lacking: Mapping[str, str], dtype: str) -> None:
     if dtype in lacking:
         raise UnsupportedOp(lacking[dtype])
+
+
+def dtype_check(lacking: Mapping[str, str]) -> Callable[[Tensor], None]:
+    """Return what refuses an input of a dtype for which an op is lacking."""
+
+    def check_dtype(tin: Tensor) -> None:
+        refuse_lacking(lacking, dtype_name(tin.dtype))
+
+    return check_dtype
 
 
 def check_values(family: Family, backend: Backend, x: Tensor, values: tuple[Any, ...]) -> None:
@@ -100,7 +109,7 @@ def shapes_agree(a: Any, b: Any) -> bool:
 _float_dtypes: dict[Any, bool] = {}
 
 
-def check_float(x: Tensor, rule: Rule | str) -> None:
+def check_float(x: Tensor, rule: Rule) -> None:
     """Check that a rule can act on a tensor.
 
     Raises:
@@ -113,21 +122,17 @@ def check_float(x: Tensor, rule: Rule | str) -> None:
         check_float_name(dtype_name(x.dtype), rule)
 
 
-def check_float_name(dtype: str, rule: Rule | str) -> None:
+def check_float_name(dtype: str, rule: Rule) -> None:
     if dtype not in FLOATS:
         is_complex = dtype.startswith("complex")
         parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
-        name = rule if isinstance(rule, str) else rule.name
         raise GradientError(
-            f"rule {name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: "
+            f"rule {rule.name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: "
             f"cast it first{parts}{say_where(rule)}"
         )
 
 
-def say_where(rule: Rule | str) -> str:
+def say_where(rule: Rule) -> str:
     """Return where a rule is defined, as the end of an error; nothing where it is made of others."""
-    from ..registry import registered
-
-    found = registered(rule) if isinstance(rule, str) else rule
-    code = getattr(found and found.function, "__code__", None)
+    code = getattr(rule.function, "__code__", None)
     return f" (the rule: {Location(code.co_filename, code.co_firstlineno)})" if code else ""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GradientError, TraceError, UnsupportedOp
@@ -15,7 +14,9 @@ from ..ir.record import NeedFact
 from ..ir.residuals import Cut
 from ..ir.types import UNKNOWN, is_float
 from .backend import Backend, load_backend
-from .emit import Body, Emission, compile_source, emit_body, identifier
+from .code import Code, Lowering
+from .emit import Emission, compile_source, emit_body, identifier
+from .input_checks import dtype_check, find_lacking
 from .patterns import enabled
 from .prepare import Prepared
 
@@ -47,125 +48,6 @@ RESERVED = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Code:
-    """The straight-line code of a Function.
-
-    Attributes:
-        forward: `tin -> output`.
-        keep: `tin, output, *params -> the residuals that are computed`, in the order of `Lowering.computed`.
-        backward: `grad_out, *residuals, *params, [key] -> grad`.
-        prepared: what `keep` and `backward` need of the params, where it is computed before.
-    """
-
-    forward: Body
-    keep: Body
-    backward: Body
-    prepared: Prepared | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lowering:
-    """A Function made ready for one backend: what `render` turns into source.
-
-    Attributes:
-        name: "rule under forward".
-        identifier: a Python name for the class or function.
-        code: code that may run anywhere: under transforms, and where a derivative is taken of it.
-        fast: code for where neither is the case; it may write over its own temporaries.
-        params: the values that a call takes after the tensor: run-time params, then "key" if random.
-        residuals: the names of what forward keeps for backward: "tin", "output", or a name in `computed`.
-        computed: the residuals that `keep` computes.
-        defaults: values for params where the object is for people to call; "key" is then drawn.
-        check: the name of the shape check to apply to the result, or "".
-        refuse: the name of a function to call, with nothing, before a derivative is taken of backward, or "".
-        tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is asked for.
-        graph: what `backward` is code of.
-    """
-
-    name: str
-    identifier: str
-    code: Code
-    fast: Code
-    params: tuple[str, ...]
-    residuals: tuple[str, ...]
-    computed: tuple[str, ...]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    check: str = ""
-    refuse: str = ""
-    tangent: Body | None = None
-    graph: Graph | None = None
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether backward is linear in grad_out, so that there is a forward mode."""
-        from ..ir.linearity import is_linear
-
-        return self.graph is not None and is_linear(self.graph)
-
-    @property
-    def forward(self) -> Body:
-        """Code of `tin -> output` that may run anywhere."""
-        return self.code.forward
-
-    @property
-    def keep(self) -> Body:
-        """Code of the computed residuals that may run anywhere."""
-        return self.code.keep
-
-    @property
-    def backward(self) -> Body:
-        """Code of backward that may run anywhere."""
-        return self.code.backward
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The expressions of the residuals where `keep` has run, in their order."""
-        computed = iter(self.code.keep.results)
-        return tuple(next(computed) if r in self.computed else r for r in self.residuals)
-
-    @property
-    def read_params(self) -> tuple[str, ...]:
-        """The params that backward reads: what it needs besides the residuals."""
-        return tuple(name for name in self.params if name in self.code.backward.reads)
-
-    @property
-    def signature(self) -> str:
-        """The params as they follow `tin` in a parameter list: ", width=1.0, key=None"."""
-        words = []
-        for name in self.params:
-            if not self.defaults:
-                words.append(f", {name}")
-            else:
-                words.append(f", {name}={_literal(self.defaults.get(name))}")
-        return "".join(words)
-
-    @property
-    def arguments(self) -> str:
-        """The params as they follow `tin` in a call: ", width, key"."""
-        return "".join(f", {name}" for name in self.params)
-
-    @property
-    def draws(self) -> bool:
-        """Whether a missing key is drawn from the framework's generator (name `draw_key`)."""
-        return "key" in self.params and bool(self.defaults)
-
-    @property
-    def grad_in(self) -> str:
-        """The expression that backward returns."""
-        return self.checked(self.code.backward)
-
-    def checked(self, backward: Body) -> str:
-        """Return the result of a backward, with the check of its shape where one is due."""
-        return f"{self.check}({backward.result}, grad_out)" if self.check else backward.result
-
-
-def _literal(value: Any) -> str:
-    """The source of a default; inf and nan have no literal in Python."""
-    is_odd = isinstance(value, float) and not math.isfinite(value)
-    return f"float({str(value)!r})" if is_odd else repr(value)
-
-
 @dataclass(slots=True)
 class Lowered:
     """The result of lowering: the native object, its source, and how to call it."""
@@ -182,10 +64,12 @@ def lower_function(
     defaults: Mapping[str, Any] | None = None,
     forward_mode: bool = False,
     fast: bool = True,
+    checks: bool = False,
 ) -> Lowered:
     """Emit, compile and attach a Function on a backend.
 
-    `fast=False` is for code that a compiler reads: it fuses by itself.
+    `fast=False` is for code that a compiler reads: it fuses by itself. `checks`: the code refuses the dtypes for
+    which the backend lacks an op; a layer's entry has looked already.
     """
     given = function.params
     function = function.with_safe_names((*RESERVED, *backend.namespace))
@@ -201,6 +85,11 @@ def lower_function(
     code = fast_code = _emit(function, cut, emission, fast=False)
     if fast and (backend.fast.patterns or backend.fast.in_place):
         fast_code = _emit(function, cut, emission, fast=True)
+    graphs = function.forward, function.backward
+    lacking = find_lacking(f"rule {function.backward.name!r}", backend, *graphs) if checks else {}
+    if lacking:
+        refusal = emission.bind("check_dtype", dtype_check(lacking))
+        code, fast_code = _checked(code, refusal), _checked(fast_code, refusal)
     tangent = None
     if forward_mode:
         from ..ir.linearity import tangent_map
@@ -234,6 +123,13 @@ def _emit(function: Function, cut: Cut, emission: Emission, fast: bool) -> Code:
         emit_body(cut.keep, emission, fast, prepared),
         emit_body(cut.backward, emission, fast, prepared),
         prepared,
+    )
+
+
+def _checked(code: Code, check: str) -> Code:
+    """Return code whose forward begins with a check of its input."""
+    return replace(
+        code, forward=replace(code.forward, lines=(f"{check}(tin)", *code.forward.lines))
     )
 
 
@@ -282,12 +178,13 @@ def lower_family(
     defaults: Mapping[str, Any] | None = None,
     forward_mode: bool = False,
     fast: bool = True,
+    checks: bool = False,
 ) -> Lowered:
     """Lower a rule under a forward."""
     backward = family.graph(True, facts)
     name = f"{family.rule.name} under {forward.name}"
     function = Function(name, forward.graph(), backward, family.rule.first_order)
-    return lower_function(function, backend, defaults, forward_mode, fast)
+    return lower_function(function, backend, defaults, forward_mode, fast, checks)
 
 
 def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
@@ -360,11 +257,11 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lo
             f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
         )
     if rule is None:
-        return lower_derivative(row, backend, forward_mode)
+        return lower_derivative(row, backend, forward_mode, checks=True)
     spec = resolve(rule).spec()
     try:
         values = dict(zip(spec.family.runtime, spec.values, strict=True))
-        return lower_family(spec.family, backend, row, {}, values, forward_mode)
+        return lower_family(spec.family, backend, row, {}, values, forward_mode, checks=True)
     except NeedFact as need:
         raise TraceError(
             f"rule {spec.family.rule.name!r} needs {', '.join(need.facts)} of its input in Python; "
@@ -373,9 +270,13 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lo
 
 
 def lower_derivative(
-    forward: Forward, backend: Backend, forward_mode: bool = False, fast: bool = True
+    forward: Forward,
+    backend: Backend,
+    forward_mode: bool = False,
+    fast: bool = True,
+    checks: bool = False,
 ) -> Lowered:
     """Lower a forward with its true derivative."""
     name = f"d({forward.name}) under {forward.name}"
     function = Function(name, forward.graph(), forward.derivative())
-    return lower_function(function, backend, forward_mode=forward_mode, fast=fast)
+    return lower_function(function, backend, None, forward_mode, fast, checks)

@@ -20,7 +20,7 @@ from .patterns import enabled
 from .reference_kernels import FAST, by_blocks
 
 if TYPE_CHECKING:
-    from .lower import Lowering
+    from .code import Lowering
 
 Array = Any
 
