@@ -65,7 +65,9 @@ def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 @case("torch.clamp", "torch.limit")
 def limit(ctx: Any, grad_out: Any, tin: Any) -> Any:
-    return xp.minimum(xp.maximum(grad_out, -0.5), 0.5) * xp.maximum(tin, 0.25)
+    return xp.minimum(xp.maximum(grad_out, -0.5), 0.5) * xp.maximum(tin, 0.25) + xp.maximum(
+        tin, 0.0
+    )
 
 
 @case("torch.reciprocal")

@@ -284,3 +284,5 @@ def test_functional_vjp_and_jvp_are_under_the_rule_given() -> None:
         np.testing.assert_allclose(jvp(act, x, v), 3.0 * v, rtol=1e-6)
     np.testing.assert_allclose(jvp(act, x, v), (1 - torch.tanh(x) ** 2) * v, rtol=1e-5)
     np.testing.assert_array_equal(jvp(xg.activation("Heaviside"), x, v), 0 * X)
+    with pytest.raises(xg.errors.UnsupportedOp, match="'clip_norm' is not linear in grad_out"):
+        jvp(act, x, v, rule="clip_norm")

@@ -27,6 +27,7 @@ from multigrad.errors import StaleTraceError
 from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
 from . import random
+from .regions import entering_use
 
 Tensor = Any
 Entry = tuple[
@@ -48,7 +49,8 @@ def mirror(token: str) -> Iterator[None]:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     reset = ENTRIES.set((*ENTRIES.get(), (token, graph)))
     try:
-        yield
+        with entering_use():
+            yield
     finally:
         ENTRIES.reset(reset)
 

@@ -16,8 +16,8 @@ import torch
 from torch.autograd import Function, forward_ad
 
 if TYPE_CHECKING:
-    from multigrad.lowering.emit import Body
     from multigrad.lowering.code import Code, Lowering
+    from multigrad.lowering.emit import Body
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
@@ -308,6 +308,8 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
         nonlocal prepared
         if transforms_active():
             return transformed(tin, *values)
+        if tracing_state() is not None:  # torch.jit.trace does not know constants in a tuple
+            return eager(tin, prepare(as_number, *values))
         if prepared is None:
             prepared = prepare(wrap, *values)
         return eager(tin, prepared)
@@ -319,6 +321,7 @@ def _apply_values(apply: Callable[..., Tensor], values: tuple[Any, ...], tin: Te
     return apply(tin, *values)
 
 
+tracing_state = torch._C._get_tracing_state
 # In 16 bits torch computes with a number in float32; a tensor of the dtype would be rounded first.
 CONSTANT_DTYPES = (torch.float32, torch.float64)
 

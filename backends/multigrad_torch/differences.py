@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from multigrad.lowering.differences import ALL, Difference, Mended
 
+MEASURED = "torch 2.13"
 KEPT: tuple[Difference, ...] = (
     Difference(
         "GELU", "value", ALL, "half an eps of x, where the value is far smaller",
@@ -21,6 +22,7 @@ KEPT: tuple[Difference, ...] = (
 )  # fmt: skip
 MENDED: tuple[Mended, ...] = (
     Mended("torch.fmod, torch.remainder", "all", "NaN where a / b overflows: fmod(20, 1.2e-38)"),
+    Mended("torch.floor_divide, its gradient", "all", "an error, where it is zero"),
     Mended("torch.polygamma(1, x)", "float64", "2.2e6 at 1.15"),
     Mended("torch.polygamma(2, x)", "all", "NaN at inf"),
     Mended("torch.special.ndtr", "float32, float64", "0 from -6 down, from -20 down"),

@@ -144,6 +144,12 @@ def fmod(a: Tensor, b: Tensor) -> Tensor:
 
 
 @aligned
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    # torch.floor_divide, the same, has no derivative where this one's is zero.
+    return torch.div(a, b, rounding_mode="floor")
+
+
+@aligned
 def remainder(a: Tensor, b: Tensor) -> Tensor:
     rest = fmod(a, b)
     return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
@@ -217,7 +223,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ERF: erf,
     ops.FRAC: torch.frac,
     ops.CBRT: cbrt,
-    ops.FLOOR_DIVIDE: aligned(torch.floor_divide),
+    ops.FLOOR_DIVIDE: floor_divide,
     ops.REMAINDER: remainder,
     ops.FMOD: fmod,
     ops.FMAX: aligned(torch.fmax),

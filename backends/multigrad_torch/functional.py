@@ -9,6 +9,10 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.context import use
+from multigrad.errors import TraceError, UnsupportedOp
+from multigrad.ir.linearity import is_linear
+from multigrad.ir.record import NeedFact
+from multigrad.registry import resolve
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -62,7 +66,11 @@ def jvp(
         v: the tangent, of x's shape.
         rule: a name, a Rule or a function; None for the true derivative.
         params: values for the rule's params.
+
+    Raises:
+        UnsupportedOp: the rule is not linear in grad_out.
     """
+    _check_linear(rule, params)
     with torch.enable_grad(), _context(rule, params):
         x = x.detach().requires_grad_(True)
         y = f(x)
@@ -72,3 +80,19 @@ def jvp(
             return torch.zeros_like(y)
         (tangent,) = torch.autograd.grad(pulled, u, v, allow_unused=True)
     return torch.zeros_like(y) if tangent is None else tangent.detach()
+
+
+def _check_linear(rule: Any, params: Mapping[str, Any] | None) -> None:
+    """Refuse a rule whose product would be a number without meaning; one that has no graph is trusted."""
+    if rule is None:
+        return
+    spec = resolve(rule).spec(params)
+    try:
+        graph = spec.graph()
+    except (NeedFact, TraceError):
+        return
+    if not is_linear(graph):
+        raise UnsupportedOp(
+            f"rule {spec.family.rule.name!r} is not linear in grad_out, so functional.jvp cannot take a "
+            f"product from its backward; use functional.vjp"
+        )

@@ -53,7 +53,7 @@ def one_minus_scaled(x: Tensor, number: Any, alpha: float | None) -> Tensor:
 
 
 def one_minus_scaled_(x: Tensor, number: Any, alpha: float | None) -> Tensor:
-    if x.dtype in WIDE and x.is_cpu:
+    if type(number) is Tensor:  # prepared, so this is a processor and 32 or 64 bits
         if alpha is not None:
             return torch.add(ONE, x, alpha=alpha, out=x)
         return torch.sub(ONE, x.div_(number), out=x)
@@ -75,33 +75,53 @@ def fuse_one_minus_quotient(node: Node) -> Node | None:
 
 # --- 1 + (number x)^2, and what is divided by it ------------------------------------------------------------
 
-ONE_PLUS_SQUARE = kernel("torch.one_plus_square", "x number", lambda x, number: elementwise(x))
-DIVIDED = kernel("torch.divided", "x number divisor", lambda x, number, divisor: elementwise(x))
+SQUARED = kernel("torch.squared", "number", lambda number: FLOAT_SCALAR)
+ONE_PLUS_SQUARE = kernel(
+    "torch.one_plus_square", "x number squared", lambda x, number, squared: elementwise(x)
+)
+FACTOR = kernel("torch.factor", "number", lambda number: FLOAT_SCALAR)
+DIVIDED = kernel(
+    "torch.divided",
+    "x number factor divisor",
+    lambda x, number, factor, divisor: elementwise(x),
+)
 
 
-def one_plus_square(x: Tensor, number: Any) -> Tensor:
-    if type(number) is float and x.dtype in WIDE and x.is_cpu:
-        square = number * number
-        if SMALL < square < BIG:
-            return torch.addcmul(ONE, x, x, value=square)
+def squared(number: Any) -> float | None:
+    """Return the square of a number where it is far from the ends of float32."""
+    square = number * number if type(number) is float else 0.0
+    return square if SMALL < square < BIG else None
+
+
+def factor(number: Any) -> float | None:
+    """Return a number that is far from the ends of float32."""
+    return number if type(number) is float and SMALL < number < BIG else None
+
+
+def one_plus_square(x: Tensor, number: Any, squared: float | None) -> Tensor:
+    if squared is not None and type(number) is Tensor:  # prepared: see `one_minus_scaled_`
+        return torch.addcmul(ONE, x, x, value=squared)
     return (x * number).square_().add_(1.0)
 
 
-def divided(x: Tensor, number: Any, divisor: Tensor) -> Tensor:
-    return divided_into(divisor.clone(), x, number)
+def divided(x: Tensor, number: Any, factor: float | None, divisor: Tensor) -> Tensor:
+    return divided_into(divisor.clone(), x, number, factor)
 
 
-def divided_into(divisor: Tensor, x: Tensor, number: Any) -> Tensor:
+def divided_into(divisor: Tensor, x: Tensor, number: Any, factor: float | None) -> Tensor:
     """x * (number / divisor); in 16 bits x / divisor alone could be too small."""
-    if type(number) is float and SMALL < number < BIG and x.dtype in WIDE:
+    if factor is not None and type(number) is Tensor:
         quotient = torch.div(x, divisor, out=divisor)
-        return quotient if number == 1.0 else quotient.mul_(number)
+        return quotient if factor == 1.0 else quotient.mul_(number)
     return divisor.reciprocal_().mul_(number).mul_(x)
 
 
 def fuse_one_plus_square(node: Node) -> Node | None:
     found = find_one_plus_square(node)
-    return None if found is None else make_node(ONE_PLUS_SQUARE, found, {}, node.type)
+    if found is None:
+        return None
+    safe = make_node(SQUARED, found[1:], {}, FLOAT_SCALAR)
+    return make_node(ONE_PLUS_SQUARE, (*found, safe), {}, node.type)
 
 
 def divide_gradient(node: Node) -> Node | None:
@@ -109,7 +129,9 @@ def divide_gradient(node: Node) -> Node | None:
     found = find_scaled_quotient(node)
     if found is None or found[2].op is not ONE_PLUS_SQUARE:
         return None
-    return make_node(DIVIDED, found, {}, node.type)
+    x, number, divisor = found
+    safe = make_node(FACTOR, (number,), {}, FLOAT_SCALAR)
+    return make_node(DIVIDED, (x, number, safe, divisor), {}, node.type)
 
 
 # --- norms as numbers --------------------------------------------------------------------------------------
@@ -148,9 +170,11 @@ PATTERNS = (
         fuse_one_minus_quotient,
     ),
 )
-CONSTANTS = {ONE_MINUS_SCALED: (1,)}
+CONSTANTS = {ONE_MINUS_SCALED: (1,), ONE_PLUS_SQUARE: (1,), DIVIDED: (1,)}
 KERNELS = {
     ALPHA: alpha,
+    FACTOR: factor,
+    SQUARED: squared,
     ONE_MINUS_SCALED: one_minus_scaled,
     ONE_PLUS_SQUARE: one_plus_square,
     DIVIDED: divided,
@@ -158,5 +182,5 @@ KERNELS = {
 }
 IN_PLACE = {
     ONE_MINUS_SCALED: (one_minus_scaled_, None, None),
-    DIVIDED: (None, None, divided_into),
+    DIVIDED: (None, None, None, divided_into),
 }

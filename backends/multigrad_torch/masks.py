@@ -63,7 +63,7 @@ def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a comparison that goes through floats where that pays."""
 
     def compare_through_float(x: Tensor, other: Any) -> Tensor:
-        if not pays(x) or (isinstance(other, Tensor) and other.ndim):
+        if x.numel() < LARGE or not pays(x) or (isinstance(other, Tensor) and other.ndim):
             return compare(x, other)
         return mask_by_blocks(x, compare, other)
 
@@ -75,10 +75,11 @@ def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callab
     closed = lower is torch.ge and upper is torch.le
 
     def compare_both(x: Tensor, low: Any, high: Any) -> Tensor:
-        numbers = not (isinstance(low, Tensor) or isinstance(high, Tensor))
+        numbers = type(low) is float and type(high) is float
         if numbers and closed and low <= high:
-            low, high = fitting(low, x.dtype), fitting(high, x.dtype)
-            if not pays(x):
+            if x.dtype is torch.float16:
+                low, high = fitting(low, x.dtype), fitting(high, x.dtype)
+            if x.numel() < LARGE or not pays(x):
                 return torch.eq(torch.clamp(x, low, high), x)
             return mask_by_blocks(x, equals_its_clamp, low, high)
         if not (numbers and pays(x)):
@@ -167,7 +168,7 @@ THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: ele
 
 
 def masked(x: Tensor, mask: Tensor) -> Tensor:
-    if pays(mask) and x.shape == mask.shape:
+    if mask.numel() >= LARGE and pays(mask) and x.shape == mask.shape:
         return mask.view(torch.int8).to(x.dtype).mul_(x)
     return x * mask
 

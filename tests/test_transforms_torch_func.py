@@ -1,0 +1,356 @@
+"""torch's higher orders and torch.func, over rules of every kind; the oracle is each rule's own formula in torch.
+
+`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those that torch itself finds
+for the plain expression `r(w, x)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("torch")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+X = np.array([-1.3, -0.45, -0.2, 0.1, 0.3, 0.48, 0.9])
+W = np.array([0.5, -1.0, 2.0, 0.7, 0.3, -0.2, 1.1])
+V = np.array([1.5, -0.3, 0.2, 0.9, -0.3, 1.2, 0.1])
+
+
+# --- the rules, as torch expressions -----------------------------------------------------------------
+
+
+def triangular(g: Tensor, x: Tensor) -> Tensor:
+    return g * (1.0 - x.abs()).clamp(min=0.0)
+
+
+def rectangular(g: Tensor, x: Tensor) -> Tensor:
+    return g * ((x >= -0.5) & (x <= 0.5)).to(x.dtype)
+
+
+def clip_norm(g: Tensor, x: Tensor) -> Tensor:
+    return g / (g * g).sum().sqrt().clamp(min=1.0)
+
+
+def identity(g: Tensor, x: Tensor) -> Tensor:
+    return g
+
+
+def times_norm(g: Tensor, x: Tensor) -> Tensor:
+    return g * (x * x).sum().sqrt()
+
+
+def times_mean(g: Tensor, x: Tensor) -> Tensor:
+    return x * g.mean(-1, keepdim=True)
+
+
+def windowed_triangle(g: Tensor, x: Tensor) -> Tensor:
+    return 3.0 * triangular(rectangular(g, x), x)
+
+
+def clipped_triangle(g: Tensor, x: Tensor) -> Tensor:
+    return clip_norm(triangular(g, x), x)
+
+
+FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "triangular": triangular,
+    "rectangular": rectangular,
+    "clip_norm": clip_norm,
+    "d(Linear)": identity,
+    "test norm": times_norm,
+    "test mean": times_mean,
+    "rectangular then scale then triangular": windowed_triangle,
+    "triangular then clip_norm": clipped_triangle,
+}
+every_rule = pytest.mark.parametrize("rule", FORMULAS)
+forwards = pytest.mark.parametrize("forward", ["Heaviside", "Linear", "Tanh"])
+LINEAR = [name for name in FORMULAS if "clip_norm" not in name]
+
+
+@pytest.fixture(autouse=True)
+def own_rules() -> Iterator[None]:
+    """Register a rule with a norm of the input, and one that is no factor."""
+
+    @xg.register("test norm")
+    def norm(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * tin.norm()
+
+    @xg.register("test mean")
+    def mean(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return tin * grad_out.mean(-1, keepdim=True)
+
+    yield
+    xg.unregister("test norm")
+    xg.unregister("test mean")
+
+
+def find(name: str) -> Any:
+    """Return the rule of a name above."""
+    if " then " not in name:
+        return name
+    parts = [
+        part if part != "scale" else xg.get("scale").with_params(s=3.0)
+        for part in name.split(" then ")
+    ]
+    return xg.compose(*parts)
+
+
+class Case:
+    """A rule under a forward, its formula, and the loss `sum(w F(x))`."""
+
+    def __init__(self, rule: str, forward: str) -> None:
+        import torch
+
+        self.rule = find(rule)
+        self.act = xg.activation(forward)
+        self.x, self.w, self.v = (torch.tensor(values) for values in (X, W, V))
+        self.formula = FORMULAS[rule]
+
+    def loss(self, x: Tensor) -> Tensor:
+        return (self.act(x) * self.w).sum()
+
+    def expected(self, x: Tensor) -> Tensor:
+        """Return the gradient that the rule gives; zero times x ties it to x where it does not depend."""
+        return self.formula(self.w, x) + 0.0 * x
+
+    def jacobian(self) -> Tensor:
+        """Return the matrix of the rule: row i is what output i sends back."""
+        import torch
+
+        return torch.stack([self.formula(row, self.x) for row in torch.eye(len(X)).double()])
+
+    def hessian(self) -> Tensor:
+        import torch
+
+        return torch.autograd.functional.jacobian(self.expected, self.x)
+
+
+def directional(f: Callable[[Tensor], Tensor], v: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the derivative of `v f(x)`, itself differentiable."""
+    import torch
+
+    def derivative(x: Tensor) -> Tensor:
+        value = (f(x) * v).sum()
+        if not value.requires_grad:
+            return 0.0 * x
+        (grad,) = torch.autograd.grad(value, x, create_graph=True, allow_unused=True)
+        return 0.0 * x if grad is None else grad + 0.0 * x
+
+    return derivative
+
+
+def close(got: Tensor, expected: Tensor) -> None:
+    # Forward mode may give torch's symbolic zero, which only force=True makes an array of.
+    arrays = (tensor.detach().numpy(force=True) for tensor in (got, expected))
+    np.testing.assert_allclose(*arrays, rtol=1e-9, atol=1e-12)
+
+
+# --- orders --------------------------------------------------------------------------------------------
+
+
+@every_rule
+@forwards
+def test_first_three_orders_are_those_of_the_formula(rule: str, forward: str) -> None:
+    import torch
+
+    case = Case(rule, forward)
+
+    def gradient(x: Tensor) -> Tensor:
+        with xg.use(case.rule):
+            y = case.loss(x)
+        return torch.autograd.grad(y, x, create_graph=True)[0]
+
+    got, expected = gradient, case.expected
+    for _ in range(3):
+        x, z = (case.x.clone().requires_grad_() for _ in range(2))
+        close(got(x), expected(z))
+        got, expected = directional(got, case.v), directional(expected, case.v)
+
+
+@pytest.mark.parametrize("rule", ["triangular", "rectangular", "test norm", "test mean"])
+def test_torchs_own_checkers_agree_with_the_formula_as_a_function(rule: str) -> None:
+    import torch
+
+    case = Case(rule, "Linear")
+
+    def gradient(x: Tensor, w: Tensor) -> Tensor:
+        with xg.use(case.rule):
+            y = (case.act(x) * w).sum()
+        return torch.autograd.grad(y, x, create_graph=True)[0] + 0.0 * x
+
+    inputs = case.x.requires_grad_(), case.w.requires_grad_()
+    assert torch.autograd.gradcheck(gradient, inputs)
+    assert torch.autograd.gradgradcheck(gradient, inputs)
+
+
+# --- Jacobians -----------------------------------------------------------------------------------------
+
+
+@every_rule
+@forwards
+def test_every_way_to_a_jacobian_gives_the_rules(rule: str, forward: str) -> None:
+    import torch
+    from torch.autograd.functional import jacobian
+    from torch.func import jacrev, vjp
+
+    case = Case(rule, forward)
+    leaf = case.x.clone().requires_grad_()
+    with xg.use(case.rule):
+        ways = [
+            jacrev(case.act)(case.x),
+            jacobian(case.act, case.x),
+            jacobian(case.act, case.x, vectorize=True),
+        ]
+        pulled = vjp(case.act, case.x)[1](case.w)[0]
+        y = case.act(leaf)
+    rows = torch.eye(len(X)).double()
+    ways += torch.autograd.grad(y, leaf, rows, is_grads_batched=True)
+    for way in ways:
+        close(way, case.jacobian())
+    close(pulled, case.expected(case.x))
+
+
+@every_rule
+@forwards
+def test_every_reverse_way_to_a_hessian_gives_the_formulas(rule: str, forward: str) -> None:
+    from torch.autograd.functional import hessian, hvp, vhp
+    from torch.func import grad, jacrev, vmap
+
+    case = Case(rule, forward)
+    with xg.use(case.rule):
+        ways = [
+            jacrev(jacrev(case.loss))(case.x),
+            jacrev(grad(case.loss))(case.x),
+            vmap(jacrev(grad(case.loss)))(case.x[None])[0],
+            hessian(case.loss, case.x),
+            hessian(case.loss, case.x, vectorize=True),
+        ]
+        products = hvp(case.loss, case.x, case.v)[1], vhp(case.loss, case.x, case.v)[1]
+    expected = case.hessian()
+    for way in ways:
+        close(way, expected)
+    close(products[0], expected @ case.v)
+    close(products[1], case.v @ expected)
+
+
+@pytest.mark.parametrize("rule", ["triangular", "clip_norm"])
+def test_forward_mode_transforms_are_refused_and_not_the_forwards_own(rule: str) -> None:
+    from torch.autograd.functional import hessian, jacobian
+    from torch.func import hessian as func_hessian
+    from torch.func import jacfwd, jvp
+
+    case = Case(rule, "Tanh")
+    forward = {"vectorize": True, "strategy": "forward-mode"}
+    outer = {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}
+    with xg.use(case.rule):
+        for way in (
+            lambda: jacfwd(case.act)(case.x),
+            lambda: jvp(case.act, (case.x,), (case.v,)),
+            lambda: func_hessian(case.loss)(case.x),
+            lambda: jacobian(case.act, case.x, **forward),
+            lambda: hessian(case.loss, case.x, **outer),
+        ):
+            with pytest.raises(RuntimeError, match="jvp"):
+                way()
+
+
+# --- vmap ----------------------------------------------------------------------------------------------
+
+
+@every_rule
+@forwards
+def test_vmap_around_within_and_nested_maps_the_rule_over_examples(rule: str, forward: str) -> None:
+    import torch
+    from torch.func import grad, vmap
+
+    case = Case(rule, forward)
+    batch = torch.stack([case.x, 0.5 * case.x, -case.x])
+    expected = torch.stack([case.expected(x) for x in batch])
+    leaf = batch.clone().requires_grad_()
+    with xg.use(case.rule):
+        close(vmap(grad(case.loss))(batch), expected)
+        close(vmap(grad(case.loss), in_dims=1)(batch.T.contiguous()), expected)
+        close(vmap(vmap(grad(case.loss)))(batch[None])[0], expected)
+        close(grad(lambda x: vmap(case.loss)(x).sum())(batch), expected)
+        y = vmap(case.loss)(leaf).sum()
+    close(torch.autograd.grad(y, leaf)[0], expected)
+
+
+@every_rule
+def test_functional_call_gives_per_example_gradients_of_the_weights(rule: str) -> None:
+    import torch
+    from torch.func import functional_call, grad, vmap
+
+    case = Case(rule, "Heaviside")
+    model = torch.nn.Sequential(
+        torch.nn.Linear(7, 7, bias=False), xg.Activation("Heaviside")
+    ).double()
+    weights = {"0.weight": torch.eye(7).double()}
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return (functional_call(model, weights, (x,)) * case.w).sum()
+
+    batch = torch.stack([case.x, 0.5 * case.x])
+    with xg.use(case.rule):
+        got = vmap(grad(loss), in_dims=(None, 0))(weights, batch)["0.weight"]
+    close(got, torch.stack([torch.outer(case.expected(x), x) for x in batch]))
+
+
+# --- forward mode, asked for ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", LINEAR)
+@forwards
+def test_forward_mode_composes_with_itself_and_with_reverse_mode(rule: str, forward: str) -> None:
+    import torch
+    from torch.autograd import forward_ad
+    from torch.func import hessian, jacfwd, jacrev, jvp, vmap
+
+    case = Case(rule, forward)
+    f = xg.lower(case.rule, "torch", forward=forward, forward_mode=True).apply
+
+    def loss(x: Tensor) -> Tensor:
+        return (f(x) * case.w).sum()
+
+    expected = case.hessian()
+    for way in (
+        hessian(loss),
+        jacfwd(jacfwd(loss)),
+        jacrev(jacfwd(loss)),
+        jacrev(jacrev(loss)),
+    ):
+        close(way(case.x), expected)
+    close(jacfwd(f)(case.x), case.jacobian())
+    close(jacrev(f)(case.x), jacfwd(f)(case.x))
+    _, tangent = vmap(lambda x, v: jvp(f, (x,), (v,)))(case.x[None], case.v[None])
+    close(tangent[0], jacrev(f)(case.x) @ case.v)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(case.x.clone().requires_grad_(), case.v)
+        (grad,) = torch.autograd.grad(loss(dual), dual, create_graph=True)
+        second = forward_ad.unpack_dual(grad).tangent
+    close(torch.zeros_like(case.x) if second is None else second, expected @ case.v)
+
+
+def test_third_order_of_forward_mode_is_that_of_the_formula() -> None:
+    import torch
+    from torch.func import jacfwd, jacrev
+
+    @xg.register("test cube")
+    def cube(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * tin * tin * tin
+
+    try:
+        f = xg.lower("test cube", "torch", forward="Tanh", forward_mode=True).apply
+    finally:
+        xg.unregister("test cube")
+    x = torch.tensor(0.7, dtype=torch.float64)
+    for outer in (jacfwd, jacrev):
+        for inner in (jacfwd, jacrev):
+            close(outer(inner(jacfwd(f)))(x), torch.tensor(6 * 0.7, dtype=torch.float64))
