@@ -19,6 +19,7 @@ from scipy import special
 import multigrad as xg
 from multigrad.ir import ops
 
+from .differences import allowed
 from .oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, edge_values, finfo, slack, spread
 
 xp = xg.xp
@@ -77,10 +78,6 @@ CANCELS: dict[str, Callable[[Wide], Wide]] = {
     "softplus": lambda x: np.fabs(x) + 1.0,
     "sigmoid": np.ones_like,
 }
-# Kernels in float64 that are off by more than 4 ulp, and by how many.
-KERNELS: dict[tuple[str, str], tuple[float, str]] = {
-    ("tensorflow", "pow"): (16, "Eigen's vectorized pow (tensorflow 2.21)"),
-}
 NOT_FAR = {"sin", "cos"}  # the reduction of large angles has its own rounding
 
 
@@ -97,7 +94,7 @@ def call(backend: Any, name: str, *arrays: Any, **attrs: Any) -> Any:
 
 
 def ulps_of(backend: Any, name: str, dtype: Any) -> float:
-    return KERNELS.get((backend.name, name), (4, ""))[0] if dtype == FLOAT64 else 4
+    return allowed(backend.name, name, "value", dtype)
 
 
 def assert_close(

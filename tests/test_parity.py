@@ -1,13 +1,13 @@
 """The same numbers everywhere: every rule under every activation, on every backend, in every dtype.
 
-The bound is the design's (see `assert_same_numbers`), against float64 oracles. Where a framework differs, it is listed
-in `DIFFERENCES` with the reason, and the listed behavior is what is tested.
+The bound is the design's (see `assert_same_numbers`), against float64 oracles. Where a framework differs, its backend
+declares it with the reason in `differences.py`, and the declared behavior is what is tested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from scipy import special
 
 import multigrad as xg
 
+from .differences import kept
 from .oracles import (
     BFLOAT16,
     DTYPES,
@@ -70,21 +71,6 @@ def elu_by_exp(x: Exact) -> Exact:
     return where(x > 0, x, x.apply(np.exp) - 1.0)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Where a backend's numbers are not the formula's, and why.
-
-    `what` is an activation or a rule. `formula` is what it computes instead; where `unsettled` holds, the
-    result depends on the processor or the size and is not compared.
-    """
-
-    backend: str
-    what: str
-    reason: str
-    formula: Callable[[Exact], Exact] | None = None
-    unsettled: Callable[[Any, dict[str, Any]], Any] | None = None
-
-
 def is_above_half_the_range(x: Any, params: dict[str, Any]) -> Any:
     return (x.dtype in (FLOAT32, BFLOAT16)) & (x.astype(np.float64) > float(finfo(FLOAT32).max) / 2)
 
@@ -93,24 +79,15 @@ def is_tiny_width_in_float16(x: Any, params: dict[str, Any]) -> Any:
     return np.full(x.shape, x.dtype == FLOAT16 and params.get("width", 1.0) < 2e-5)
 
 
-DIFFERENCES = (
-    Difference("torch", "GELU", "1 + erf cancels in the negative tail", formula=gelu_by_erf),
-    Difference(
-        "torch", "GELU", "oneDNN's kernel, where torch takes it, overflows: inf, and NaN at inf",
-        unsettled=is_above_half_the_range,
-    ),
-    Difference(
-        "tensorflow", "ELU", "tf.nn.elu is exp(x) - 1, which cancels near zero", formula=elu_by_exp
-    ),
-    Difference(
-        "jax", "triangular", "XLA divides by a scalar through its reciprocal, here above the range",
-        unsettled=is_tiny_width_in_float16,
-    ),
-)  # fmt: skip
-
-
-def differences(backend: str, what: str) -> list[Difference]:
-    return [row for row in DIFFERENCES if (row.backend, row.what) == (backend, what)]
+# What a backend computes instead of the formula, by its declared rows; and where the result is not settled.
+FORMULAS: dict[tuple[str, str], Callable[[Exact], Exact]] = {
+    ("torch", "GELU"): gelu_by_erf,
+    ("tensorflow", "ELU"): elu_by_exp,
+}
+UNSETTLED: dict[tuple[str, str], Callable[[Any, dict[str, Any]], Any]] = {
+    ("torch", "GELU"): is_above_half_the_range,
+    ("jax", "triangular"): is_tiny_width_in_float16,
+}
 
 
 def inputs(dtype: Any) -> Any:
@@ -120,18 +97,16 @@ def inputs(dtype: Any) -> Any:
 
 
 def formula_of(backend: str, forward: str) -> Callable[[Exact], Exact]:
-    others = [row.formula for row in differences(backend, forward) if row.formula]
-    return others[0] if others else FORWARDS[forward]
+    return FORMULAS.get((backend, forward), FORWARDS[forward])
 
 
 def without_unsettled(
     expected: Exact, backend: str, what: str, x: Any, params: dict[str, Any]
 ) -> Exact:
-    """The same, with no bound on the elements that a row of `DIFFERENCES` calls unsettled."""
-    unsettled = [row.unsettled(x, params) for row in differences(backend, what) if row.unsettled]
-    if not unsettled:
+    """The same, with no bound on the elements that are declared to be unsettled."""
+    if (backend, what) not in UNSETTLED:
         return expected
-    error = np.where(np.any(unsettled, axis=0), np.inf, expected.error)
+    error = np.where(UNSETTLED[backend, what](x, params), np.inf, expected.error)
     return replace(expected, error=error)
 
 
@@ -210,10 +185,6 @@ def test_a_window_without_end_is_closed_by_the_other_side(backend: Any) -> None:
         assert_rule(backend, "rectangular", "Heaviside", x, spread(x.shape, FLOAT32), **params)
 
 
-# XLA on a CPU, and TensorFlow's kernels, set the processor to take subnormal numbers for zero.
-FLUSHING = ("jax", "tensorflow")
-
-
 def is_within(actual: Any, expected: Exact, more: float = 0.0) -> Any:
     return np.abs(actual.astype(np.float64) - expected.value) <= expected.error + more
 
@@ -227,7 +198,7 @@ def test_subnormal_inputs_count_as_themselves_or_where_flushed_as_zero(
         g = spread(x.shape, dtype)
         _, grad_in = run(backend, rule, "Heaviside", x, g)
         right = is_within(grad_in, expected_gradient(rule, x, g))
-        if backend.name in FLUSHING:
+        if kept(backend.name, "subnormals", "*"):
             right |= is_within(grad_in, expected_gradient(rule, x * 0, g), slack(dtype))
         assert right.all(), f"{rule}, {dtype}: {grad_in} for {g}"
 
@@ -238,7 +209,7 @@ def test_subnormal_activations_are_exact_or_where_flushed_zero(backend: Any, for
         x = np.resize(subnormals(dtype), SIZE)
         y, _ = run(backend, "d(Linear)", forward, x, np.ones_like(x))
         right = is_within(y, FORWARDS[forward](exact(x)))
-        if backend.name in FLUSHING:
+        if kept(backend.name, "subnormals", "*"):
             right |= is_within(y, FORWARDS[forward](exact(x * 0)), slack(dtype))
         assert right.all(), f"{forward}, {dtype}: {y} for {x}"
 
@@ -327,3 +298,47 @@ def test_sixteen_bit_norms_and_means_are_accumulated_in_float32(backend: Any) ->
         np.testing.assert_allclose(grad_in.astype(np.float64), 1 / 64, rtol=error)
         _, grad_in = run(backend, "centralize", "Linear", g, g)
         np.testing.assert_array_equal(grad_in.astype(np.float64), 0.0)
+
+
+# --- the declared differences -----------------------------------------------------------------------
+
+
+@pytest.mark.needs("torch", "jax", "tensorflow")
+def test_what_backends_declare_of_values_and_rules_is_what_is_tested_here() -> None:
+    declared = {
+        (backend, row.what)
+        for backend in ("numpy", "torch", "jax", "tensorflow")
+        for kind in ("value", "rule")
+        for row in kept(backend, kind)
+        if row.ulps is None
+    }
+    assert declared == {*FORMULAS, *UNSETTLED}
+
+
+@pytest.mark.backends("torch", "tensorflow")
+def test_a_declared_formula_is_needed(backend: Any) -> None:
+    for name in [name for framework, name in FORMULAS if framework == backend.name]:
+        for dtype in (FLOAT32, FLOAT64):
+            x = np.linspace(-8, 1, 500).astype(dtype) ** 3 / 64
+            y, _ = run(backend, "d(Linear)", name, x, np.ones_like(x))
+            with np.errstate(all="ignore"):
+                expected = FORWARDS[name](exact(x))
+            with pytest.raises(AssertionError, match="differ"):
+                assert_same_numbers(y, expected, name)
+
+
+@pytest.mark.backends("jax")
+def test_a_tiny_width_in_float16_is_still_beyond_jax(backend: Any) -> None:
+    x, g = np.array([0.0, 1e-6, 0.5], np.float16), np.ones(3, np.float16)
+    _, grad_in = run(backend, "triangular", "Linear", x, g, {"width": 1e-6})
+    expected = expected_gradient("triangular", x, g, {"width": 1e-6})
+    with pytest.raises(AssertionError, match="differ"):
+        assert_same_numbers(grad_in, expected, "triangular")
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_what_flushes_subnormal_numbers_still_does(backend: Any) -> None:
+    for dtype in (FLOAT32, FLOAT64, BFLOAT16):
+        x = subnormals(dtype)
+        _, grad_in = run(backend, "scale", "Linear", x, x, {"s": 0.5})
+        assert (grad_in == 0).all()

@@ -17,8 +17,8 @@ import jax
 from . import random
 
 if TYPE_CHECKING:
-    from multigrad.lowering.emit import Body
     from multigrad.lowering.code import Lowering
+    from multigrad.lowering.emit import Body
 
 Tensor = Any
 

@@ -72,6 +72,25 @@ def log1p(x: Tensor) -> Tensor:
     return jnp.where(near == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(near), corrected))
 
 
+def flushed(x: Tensor) -> Tensor:
+    """Zero, with its sign, for a subnormal number: XLA takes some of them for another number."""
+    return jnp.where(jnp.abs(x) < jnp.finfo(x.dtype).tiny, 0.0 * x, x)
+
+
+def cbrt(x: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) gives -5.6e-16 for the subnormal numbers that it takes for zero elsewhere.
+    if x.dtype == jnp.float16:
+        return jnp.cbrt(x)
+    return jnp.cbrt(flushed(x))
+
+
+@widened
+def atan2(a: Tensor, b: Tensor) -> Tensor:
+    # XLA's (jax 0.10, CPU) is NaN for two subnormal numbers, and -pi for 5e-324 over -1.
+    dtype = jnp.result_type(a, b)
+    return jnp.arctan2(flushed(jnp.asarray(a, dtype)), flushed(jnp.asarray(b, dtype)))
+
+
 @widened
 def exp2(x: Tensor) -> Tensor:
     # XLA's (jax 0.10, CPU) is exp(x log 2), off by 9 eps in float32 and 36 in bfloat16.
@@ -185,7 +204,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.TANH: jnp.tanh,
     ops.ERF: jax.lax.erf,
     ops.FRAC: frac,
-    ops.CBRT: jnp.cbrt,
+    ops.CBRT: cbrt,
     ops.FLOOR_DIVIDE: widened(jnp.floor_divide),
     ops.REMAINDER: widened(jnp.remainder),
     ops.FMOD: widened(jnp.fmod),
@@ -193,7 +212,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.FMIN: jnp.fmin,
     ops.COPYSIGN: jnp.copysign,
     ops.HYPOT: widened(jnp.hypot),
-    ops.ATAN2: jnp.arctan2,
+    ops.ATAN2: atan2,
     ops.LERP: lerp,
     ops.EXP2: exp2,
     ops.LOG2: widened(jnp.log2),

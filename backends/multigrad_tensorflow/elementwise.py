@@ -18,6 +18,7 @@ from .random import NAMESPACE
 
 Tensor = Any
 ROOT_HALF = math.sqrt(0.5)
+TINY = {tf.float32: 2.0**-126, tf.float64: 2.0**-1022}
 INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
@@ -157,6 +158,8 @@ def fmin(a: Tensor, b: Tensor) -> Tensor:
 
 @widened
 def atan2(a: Tensor, b: Tensor) -> Tensor:
+    # tensorflow 2.21: pi / 4 for a subnormal number over zero.
+    a, b = (tf.where(tf.abs(x) < TINY[x.dtype], 0.0 * x, x) for x in (a, b))
     return tf.atan2(a, b)
 
 
@@ -217,7 +220,9 @@ def erfinv(x: Tensor) -> Tensor:
     # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
     wide = tf.cast(x, tf.float64)
     inside = random.erfinv(clip(wide, -1.0 + 2.0**-53, 1.0 - 2.0**-53), NAMESPACE, True)
-    outside = tf.where(tf.abs(wide) == 1.0, wide * math.inf, wide * math.nan)
+    # Constants: a derivative of the branch that is not taken would be NaN.
+    inf, nan = tf.constant(math.inf, wide.dtype), tf.constant(math.nan, wide.dtype)
+    outside = tf.where(wide == 1.0, inf, tf.where(wide == -1.0, -inf, nan))
     return tf.cast(tf.where(tf.abs(wide) < 1.0, inside, outside), x.dtype)
 
 
@@ -250,9 +255,11 @@ def digamma(x: Tensor) -> Tensor:
     """Reflected here: the float64 kernel (tensorflow 2.21) loses every digit near its poles."""
     below = x < 0
     right = tf.math.digamma(tf.where(below, 1.0 - x, x))
-    left = right - math.pi / tf.tan(math.pi * (x - tf.round(x)))
-    left = tf.where(x == tf.floor(x), x * math.nan, left)
-    return tf.where(x == 0, -1.0 / x, tf.where(below, left, right))
+    is_pole = below & (x == tf.floor(x))
+    apart = tf.where(below & ~is_pole, x - tf.round(x), tf.constant(0.5, x.dtype))
+    left = right - math.pi / tf.tan(math.pi * apart)
+    values = tf.where(is_pole, tf.constant(math.nan, x.dtype), tf.where(below, left, right))
+    return tf.where(x == 0, -1.0 / tf.where(x == 0, x, tf.ones_like(x)), values)
 
 
 @widened
@@ -262,7 +269,8 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     safe = tf.where(inside, x, tf.ones_like(x))
     values = sign * math.factorial(n) * tf.math.zeta((n + 1.0) * tf.ones_like(x), safe)
     zeros = tf.zeros_like(x)
-    outside = tf.where(x == 0, zeros + sign * math.inf, tf.where(x > 0, zeros, x * math.nan))
+    outside = tf.where(x > 0, zeros, tf.constant(math.nan, x.dtype))
+    outside = tf.where(x == 0, tf.constant(sign * math.inf, x.dtype), outside)
     return tf.where(inside, values, outside)
 
 

@@ -183,6 +183,19 @@ def bench(
     raise typer.Exit(code)
 
 
+@app.command(hidden=True, epilog="Example: multigrad docs --out docs")
+def docs(
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("docs"),
+) -> None:
+    """Write the tables of the documentation from what they describe; needs every backend."""
+    prepare_environment()
+    with report_errors():
+        from multigrad.cli.docs import write_docs
+
+        for path in write_docs(out):
+            typer.echo(path)
+
+
 def split(text: str) -> list[str]:
     """Return the words of a comma-separated option."""
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -80,7 +80,8 @@ def softplus(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def squareplus(xp: Any, ct: Any, y: Any, x: Any, *, b: float) -> Cotangents:
-    return (ct * (y / xp.hypot(x, math.sqrt(b))),)
+    slope = y / xp.hypot(x, math.sqrt(b))
+    return (ct * xp.where(xp.equal(x, math.inf), 1.0, slope),)
 
 
 def sparse_plus(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:

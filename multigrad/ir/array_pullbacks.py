@@ -105,7 +105,8 @@ def var(
 def std(
     xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
 ) -> Cotangents:
-    inner = ct * 0.5 / y
+    """Zero where the deviation is zero, as torch has it."""
+    inner = ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y)
     return var(xp, inner, y, x, axis=axis, keepdims=keepdims, correction=correction)
 
 

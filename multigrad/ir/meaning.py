@@ -123,7 +123,8 @@ def digamma(x: Array) -> Array:
     # Reflected here, by the distance to the pole: SciPy 1.17 loses every digit near -1.
     below = x < 0
     right = psi(np.where(below, 1 - x, x))
-    left = right - np.pi / np.tan(np.pi * (x - np.round(x)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = right - np.pi / np.tan(np.pi * (x - np.round(x)))
     left = np.where(x == np.floor(x), np.nan, left)
     return np.where(below, left, right).astype(x.dtype)
 

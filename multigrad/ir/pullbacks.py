@@ -25,7 +25,7 @@ def mul(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
 
 
 def div(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    return ct / b, -ct * y / b
+    return ct / b, -ct * (y / b)
 
 
 def neg(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:

@@ -54,7 +54,8 @@ def digamma(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     """Trigamma; below zero by reflection: (pi / sin(pi x))^2 - trigamma(1 - x)."""
     below = xp.less(x, 0)
     trigamma = xp.polygamma(1, xp.where(below, 1.0 - x, x))
-    reflected = xp.square(math.pi / xp.sin(math.pi * xp.where(below, x, 0.5)))
+    apart = xp.where(below, x - xp.round(x), 0.5)  # from the nearest pole, exactly
+    reflected = xp.square(math.pi / xp.sin(math.pi * apart))
     return (ct * xp.where(below, reflected - trigamma, trigamma),)
 
 

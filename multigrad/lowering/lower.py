@@ -78,7 +78,8 @@ def lower_function(
         defaults = {named.get(name, name): value for name, value in defaults.items()}
     emission = Emission(backend, function.backward.name)
     # The template's own words must not be taken by a param or an op.
-    emission.taken.update(RESERVED, function.params)
+    own = identifier(function.name)
+    emission.taken.update(RESERVED, function.params, (own, f"{own}_eager", f"{own}_prepare"))
     emission.namespace.update(backend.namespace)
     cut = function.cut(backend.differentiates_residuals, keep_input=forward_mode)
     emission.taken.update(cut.residuals)

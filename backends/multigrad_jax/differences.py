@@ -1,0 +1,53 @@
+"""What XLA's and jax's kernels do differently (jax 0.10, CPU); see `multigrad/lowering/differences.py`."""
+
+from __future__ import annotations
+
+from multigrad.lowering.differences import ALL, Difference, Mended
+
+MEASURED = "jax 0.10"
+TANH = "its own tanh, off by 3.5 eps near 1"
+
+KEPT: tuple[Difference, ...] = (
+    Difference(
+        "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",
+        "XLA sets the processor to flush them; ours follow where they meet its arithmetic",
+    ),
+    Difference(
+        "pow", "subnormals", ("bfloat16", "float32"), "2.8e-14 for 1.4e-45 to the power 0.3",
+        "neither the power of the number nor that of zero",
+    ),
+    Difference("cbrt", "slope", ("float64",), "4.3 eps", "its own cbrt, whose square it is", ulps=5),
+    Difference("tanh", "slope", ("float64",), "7 eps of 1", TANH, ulps=8),
+    Difference("tanh_shrink", "slope", ("float64",), "8 eps of 1", TANH, ulps=8),
+    Difference("mish", "slope", ("float64",), "6 eps of x", TANH, ulps=7),
+    Difference(
+        "triangular", "rule", ("float16",), "inf or NaN for a width below 2e-5",
+        "XLA divides by a scalar through its reciprocal, here above the range",
+    ),
+    Difference(
+        "LeakyReLU", "own gradient", ALL, "1 at 0", "jax.nn.leaky_relu takes the upper branch at zero"
+    ),
+    Difference(
+        "ELU", "own gradient", ALL, "half an eps of 1 in the negative tail",
+        "the derivative of expm1 is its value + 1",
+    ),
+)  # fmt: skip
+MENDED: tuple[Mended, ...] = (
+    Mended("jax.numpy.arctan2", "float32, float64", "NaN for two subnormal numbers, -pi for 5e-324 over -1"),
+    Mended("jax.numpy.log1p", "float64", "118 at -0.41"),
+    Mended("jax.numpy.cbrt", "float32", "-5.6e-16 for subnormal numbers, and of the wrong sign"),
+    Mended("jax.numpy.arctanh", "float64", "56"),
+    Mended("jax.numpy.sinh, cosh", "float32, float64", "12 and 8.4 at 88"),
+    Mended("jax.numpy.exp2", "all", "8.5 in float32, 7 in float64, 5 in float16, 36 in bfloat16"),
+    Mended("jax.scipy.special.erfinv", "float32, float64", "4.1 and 15"),
+    Mended("jax.scipy.special.log_ndtr", "float32, float64", "6e5; 8.9e4 absolute"),
+    Mended("jax.scipy.special.digamma", "float64", "9,600 over -30 to -5; NaN at 0"),
+    Mended("jax.scipy.special.polygamma", "all", "NaN at inf; of order 2 also at 0"),
+    Mended("jax.nn.squareplus", "float32, float64", "inf above sqrt(max), NaN at -inf; 839 and 1,320 absolute"),
+    Mended("jax.nn.mish", "float16", "801 at -18"),
+    Mended("jax.scipy.special.ndtr, ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
+    Mended("jax.numpy.cumsum", "float16, bfloat16", "37 and 244 over 3,000 terms"),
+    Mended("jax.numpy.cumprod", "float16, bfloat16", "28 and 43 over 1,001 factors"),
+    Mended("jax.nn.softmax", "float16, bfloat16", "1.8 and 1.6, not rounded once"),
+    Mended("jax.nn.logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
+)  # fmt: skip

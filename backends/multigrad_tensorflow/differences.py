@@ -1,0 +1,54 @@
+"""What TensorFlow's kernels do differently (2.21, CPU); see `multigrad/lowering/differences.py`."""
+
+from __future__ import annotations
+
+from multigrad.lowering.differences import ALL, Difference, Mended
+
+MEASURED = "tensorflow 2.21"
+POW = "Eigen's vectorized pow, the worse the larger the exponent"
+TANH = "its own tanh, 1 from 18 on"
+
+KEPT: tuple[Difference, ...] = (
+    Difference(
+        "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",
+        "its kernels set the processor to flush them",
+    ),
+    Difference(
+        "ELU", "value", ALL, "half an eps of 1 near zero", "tf.nn.elu is exp(x) - 1, which cancels"
+    ),
+    Difference(
+        "ELU", "own gradient", ALL, "half an eps of 1 in the negative tail, 1 at NaN",
+        "the kernel takes y + 1 where y < 0, which NaN is not",
+    ),
+    Difference(
+        "pow", "subnormals", ("bfloat16", "float32"), "2.8e-14 for 1.4e-45 to the power 0.3",
+        "neither the power of the number nor that of zero",
+    ),
+    Difference("tanh", "slope", ("float64",), "4.2 eps of 1", TANH, ulps=5),
+    Difference("tanh_shrink", "slope", ("float64",), "4.2 eps of 1", TANH, ulps=5),
+    Difference("gelu, approximate", "slope", ("float64",), "6 eps of x", TANH, ulps=6),
+    Difference("pow", "value", ("float64",), "16 eps", POW, ulps=16),
+    Difference("pow", "slope", ("float64",), "312 eps at (-1.07, 10,000)", POW, ulps=320),
+)  # fmt: skip
+MENDED: tuple[Mended, ...] = (
+    Mended("tf.atan2", "float32, float64", "pi / 4 for a subnormal number over zero"),
+    Mended("tf.math.erfinv", "float32, float64", "6e6 and 3e15 near 0; inf one float from 1"),
+    Mended("tf.nn.selu", "float32, float64", "7e6 and 4e15 for small negative x: exp(x) - 1"),
+    Mended("tf.math.erf", "float64", "NaN where the square of x overflows"),
+    Mended("tf.math.floordiv", "all", "floor(a / b): inf // x is inf, 1 // 0.1 is 10"),
+    Mended("tf.math.xlogy, xlog1py", "all", "0 at (0, NaN)"),
+    Mended("tf.math.digamma", "float64", "loses every digit near its poles; NaN at 0"),
+    Mended("tf.math.polygamma", "all", "of order 2 NaN at 0"),
+    Mended("tf.math.erfinv, ndtri, polygamma, floormod", "float16, bfloat16", "no kernel"),
+    Mended("tf.math.lgamma, digamma", "bfloat16", "no kernel"),
+    Mended("tf.bitwise.left_shift, right_shift", "int32", "31 for amounts out of range"),
+    Mended("tf.cast to int32", "all", "left to the processor out of range; ours saturates"),
+    Mended("tf.cumsum", "float16, bfloat16", "602 and 191 over 3,000 terms"),
+    Mended("tf.math.cumprod", "float16, bfloat16", "5 and 37 over 1,001 factors"),
+    Mended("tf.reduce_prod", "float16, bfloat16", "12 and 38 over 1,001 factors"),
+    Mended("tf.nn.softmax", "float16", "1.8, not rounded once"),
+    Mended("tf.sort, argsort, argmax", "all", "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as sorted"),
+    Mended("tf.pad in tf.vectorized_map", "all", "drops its constant_values"),
+    Mended("tf.math.cumprod, its gradient", "all", "wrong at a zero: [1, 0, 0] for [2, 0, 4], where it is [1, 10, 0]"),
+    Mended("tf.reduce_logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
+)  # fmt: skip

@@ -1,0 +1,244 @@
+"""The tables of the folder docs, written from what they describe.
+
+Ops come from the op table and the backends' rows, rules from their docstrings and what they do, fast kernels and
+differences from the tables that each backend declares. A test compares the files with what is written here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+from multigrad.ir import neutral, ops
+from multigrad.lowering.backend import Backend, load_backend
+from multigrad.lowering.differences import ALL, KINDS, Difference
+from multigrad.registry import resolve
+
+# Where each of our backends declares what its framework does differently; a stranger's has docs of its own.
+DIFFERENCES = {
+    "numpy": "multigrad.lowering.reference_differences",
+    "torch": "multigrad_torch.differences",
+    "jax": "multigrad_jax.differences",
+    "tensorflow": "multigrad_tensorflow.differences",
+}
+NOTICE = "<!-- Written by `multigrad docs`; change what it is written from. -->"
+# Ops that `xg.xp` calls otherwise.
+XP_NAMES = {
+    "neg": "negative", "sub": "subtract", "mul": "multiply", "div": "divide", "lt": "less",
+    "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+    "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "not": "logical_not",
+    "cast": "astype", "uniform_like": "rand_like", "normal_like": "randn_like",
+    "broadcast_to_shape": "broadcast_to", "array": "asarray",
+}  # fmt: skip
+
+
+def write_docs(folder: Path) -> list[Path]:
+    """Write every page into a folder and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, render in PAGES.items():
+        path = folder / name
+        path.write_text(render(), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def page(title: str, *parts: str) -> str:
+    """Return a page of paragraphs and tables."""
+    return "\n\n".join([f"# {title}", NOTICE, *parts]) + "\n"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(header), *(list(row) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines)
+
+
+def escape(text: str) -> str:
+    """Return text that does not end a cell."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def code(words: Iterable[str]) -> str:
+    """Return names as code, separated by commas."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+# --- ops ----------------------------------------------------------------------------------------
+
+
+def render_ops() -> str:
+    """Return the page about the op table."""
+    backends = [load_backend(name) for name in DIFFERENCES]
+    header = ("op", "in a rule", "operands", "attributes", "meaning", *(b.name for b in backends))
+    rows = [
+        (
+            f"`{op.name}`", xp_name(op), code(op.operands), code(op.attrs), op.doc,
+            *(status(op, backend) for backend in backends),
+        )
+        for op in ops.CALLABLE_OPS
+    ]  # fmt: skip
+    return page(
+        "Ops",
+        f"The {len(rows)} operations that a rule may be made of, in the order of the op table. A rule written for "
+        "torch, NumPy, jax or TensorFlow is captured as these; written with `xg.xp` it names them itself. Ops marked "
+        "*in VJPs* appear only where another op is differentiated.",
+        "The last columns say what each backend runs: its framework's `kernel`; the kernel `adapted` (16-bit floats "
+        "computed in float32 and rounded once, numbers and devices brought together); a short function of its `own`, "
+        "where names and defaults differ or where the kernel is wrong or missing (see "
+        "[differences](differences.md)); or the `infix` operator.",
+        table(header, rows),
+    )
+
+
+def xp_name(op: ops.Op) -> str:
+    """Return what an op is called in `xg.xp`."""
+    name = XP_NAMES.get(op.name, op.name)
+    if name in neutral.__all__ or name == "asarray":
+        return f"`{name}`"
+    return "*in VJPs*" if hasattr(neutral, name) else "*by keys*"
+
+
+def status(op: ops.Op, backend: Backend) -> str:
+    """Return what a backend runs for an op."""
+    if op in backend.unsupported:
+        return f"lacks it: {backend.unsupported[op]}"
+    native: Any = backend.ops.get(op)
+    if native is None:
+        return "infix"
+    own = (getattr(native, "__module__", "") or "").startswith("multigrad")
+    return "own" if own else "adapted" if hasattr(native, "__wrapped__") else "kernel"
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def render_rules() -> str:
+    """Return the page about the rule library."""
+    import_module("multigrad.rules")
+    rules = [xg.get(name) for name in xg.rules()]
+    rows = []
+    for rule in rules:
+        if not rule.__module__.startswith("multigrad.rules."):
+            continue
+        formula, _, source = inspect.cleandoc(rule.__doc__ or "").partition("Source:")
+        params = code(f"{name}={default!r}" for name, default in rule.params.items())
+        cells = (" ".join(formula.split()), params, without_input(rule), " ".join(source.split()))
+        rows.append((f"`{rule.name}`", *cells))
+    return page(
+        "Rules",
+        f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the input of the "
+        "forward. A rule on a parameter's gradient gets no `tin`; the fourth column says what it then does.",
+        table(("rule", "gradient and edges", "params", "without `tin`", "source"), rows),
+    )
+
+
+def without_input(rule: xg.Rule) -> str:
+    """Return what a rule does where there is no `tin`, by trying it."""
+    grad_out = np.array([[0.5, -1.5, 2.0], [1.0, -0.25, 3.0]])
+    tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
+    numbers = {name: 0.5 for name, value in rule.params.items() if type(value) is float}
+    alone, beside = (rule(None, grad_out, x, **numbers, **keyed(rule)) for x in (None, tin))
+    if np.array_equal(alone, grad_out):
+        return "`grad_out`, unchanged"
+    return "the same" if np.array_equal(alone, beside) else "everywhere as inside the window"
+
+
+def keyed(rule: xg.Rule) -> dict[str, Any]:
+    """Return a key for a rule that draws random numbers."""
+    graph = resolve(rule).spec().family.graph(True, {})
+    return {} if graph.input("key") is None else {"key": 0}
+
+
+# --- fast kernels -------------------------------------------------------------------------------
+
+
+def render_fast_kernels() -> str:
+    """Return the page about the fast rows of the backends."""
+    rows = [
+        (
+            f"`{row.name}`",
+            "rewrite" if row.rewrite or row.rewrite_graph else "way of running",
+            row.reason,
+        )
+        for backend in map(load_backend, DIFFERENCES)
+        for row in backend.fast.patterns
+    ]
+    return page(
+        "Fast kernels",
+        "Where nobody takes a derivative of the lowered code, a backend may run it by these rows. A test "
+        "compares each with the plain code on edge values: the same bits, "
+        "or, where a row rounds less often or sums in another order, within the bound of the rule. The figures are of 1,000,000 float32 numbers on one "
+        "thread of a CPU, unless they say otherwise. jax and TensorFlow have none: their compilers fuse by "
+        "themselves.",
+        table(("row", "what it is", "what was measured"), rows),
+        "To turn rows off, for a comparison or because one is suspected:",
+        "```python\nfrom multigrad.lowering.patterns import without\n\n"
+        'with without("torch.in_place", "torch.square"):\n'
+        '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
+        'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the environment.',
+    )
+
+
+# --- differences --------------------------------------------------------------------------------
+
+
+def render_differences() -> str:
+    """Return the page about what the frameworks do differently."""
+    tables = {name: import_module(module) for name, module in DIFFERENCES.items()}
+    kept = [
+        (name, f"`{row.what}`" if row.what != "*" else "all", row.kind, dtypes_of(row), row.figure, reason_of(row))
+        for name, rows in tables.items()
+        for row in rows.KEPT
+    ]  # fmt: skip
+    mended = [
+        (name, row.kernel, row.dtypes, row.figure)
+        for name, rows in tables.items()
+        for row in rows.MENDED
+    ]
+    versions = ", ".join(rows.MEASURED for rows in tables.values())
+    kinds = "\n".join(f"- **{kind}**: {text}." for kind, text in KINDS.items())
+    return page(
+        "Differences between frameworks",
+        "Every op, rule and activation gives the same numbers on every backend: within 4 eps of the exact result, or "
+        "of the largest value met on the way to it; masks are exact. What follows are the exceptions, with their "
+        f"figures. They were measured on a CPU with {versions}. An eps is the distance from 1 to the next number of "
+        "the dtype.",
+        "## What is left\n\nThe tests hold each row to its figure, and fail where it is no longer needed (rows that "
+        "depend on the processor aside). The kinds:",
+        kinds,
+        table(("backend", "what", "kind", "dtypes", "figure", "reason"), kept),
+        "## What is mended\n\nThese kernels are wrong, or missing, as the frameworks have them. Our rows correct or "
+        "replace them, so a rule does not meet these errors; code that calls the kernel itself does. Errors are in "
+        "eps of the result where nothing else is said.",
+        table(("backend", "kernel", "dtypes", "its error"), mended),
+        "Kept although they look large, because the formula's own intermediate values are larger: the far tail of "
+        "`erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and `digamma` near their zeros (up to 27 and 7 eps of 1), "
+        "`polygamma` of order 2 and above, which underflows for inputs above 1e18. `prod` and `cumprod` lose second "
+        "derivatives where two factors of one product are exactly zero.",
+    )  # fmt: skip
+
+
+def dtypes_of(row: Difference) -> str:
+    """Return the dtypes of a row in words."""
+    return "all" if row.dtypes == ALL else ", ".join(row.dtypes)
+
+
+def reason_of(row: Difference) -> str:
+    """Return the reason, and whether it depends on the processor."""
+    return row.reason if row.settled else f"{row.reason}; depends on the processor"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "ops.md": render_ops,
+    "rules.md": render_rules,
+    "fast_kernels.md": render_fast_kernels,
+    "differences.md": render_differences,
+}

@@ -1,0 +1,84 @@
+"""The pages in docs are up to date, and say of every op, rule, fast kernel and difference what is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.cli import docs
+from multigrad.ir import ops
+from multigrad.lowering.backend import load_backend
+from multigrad.lowering.differences import ALL, KINDS
+
+from .differences import kept
+from .test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
+
+FOLDER = Path(__file__).parent.parent / "docs"
+BACKENDS = tuple(docs.DIFFERENCES)
+needs_all = pytest.mark.needs("torch", "jax", "tensorflow")
+
+
+@needs_all
+@pytest.mark.parametrize("name", docs.PAGES)
+def test_a_page_is_what_the_tables_say_now(name: str) -> None:
+    written = (FOLDER / name).read_text(encoding="utf-8")
+    assert written == docs.PAGES[name](), "type: multigrad docs --out docs"
+
+
+@needs_all
+@pytest.mark.needs("typer", "rich")
+def test_the_command_writes_every_page(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from multigrad.cli.app import app
+
+    result = CliRunner().invoke(app, ["docs", "--out", str(tmp_path / "pages")])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "pages").iterdir()} == set(docs.PAGES)
+
+
+@pytest.mark.parametrize("op", ops.CALLABLE_OPS, ids=lambda op: op.name)
+def test_a_name_for_rules_is_one_of_the_neutral_dialect(op: ops.Op) -> None:
+    name = docs.xp_name(op).strip("`")
+    assert hasattr(xg.xp, name) or name in ("*in VJPs*", "*by keys*")
+
+
+@needs_all
+def test_every_op_rule_and_fast_kernel_has_a_row() -> None:
+    pages = {name: (FOLDER / name).read_text(encoding="utf-8") for name in docs.PAGES}
+    assert all(f"| `{op.name}` |" in pages["ops.md"] for op in ops.CALLABLE_OPS)
+    own = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")]
+    assert all(f"| `{name}` |" in pages["rules.md"] for name in own)
+    rows = [row for name in BACKENDS for row in load_backend(name).fast.patterns]
+    assert all(f"| `{row.name}` |" in pages["fast_kernels.md"] for row in rows)
+
+
+@needs_all
+def test_what_a_page_says_of_a_missing_input_is_what_the_rule_does() -> None:
+    grad_out = np.array([1.5, -2.0])
+    page = (FOLDER / "rules.md").read_text(encoding="utf-8")
+    for line in (line for line in page.splitlines() if "| `grad_out`, unchanged |" in line):
+        rule = xg.get(line.split("`")[1])
+        np.testing.assert_array_equal(rule(None, grad_out, None), grad_out)
+    assert "| `grad_out`, unchanged |" in page
+
+
+def test_a_declared_difference_names_something_that_exists(backend: Any) -> None:
+    from multigrad.forwards import ACTIVATIONS
+
+    for row in kept(backend.name):
+        op = row.what.split(",")[0]
+        assert row.kind in KINDS
+        assert set(row.dtypes) <= set(ALL)
+        assert row.what == "*" or op in {*ACTIVATIONS, *xg.rules()} or hasattr(xg.xp, op)
+
+
+@needs_all
+def test_the_gradients_that_frameworks_take_themselves_are_declared() -> None:
+    tested = {(key[0], key[1]) for key in (*NATIVE_GRADIENTS, *NATIVE_FORMULAS)}
+    declared = {(name, row.what) for name in BACKENDS for row in kept(name, "own gradient")}
+    assert declared == tested
