@@ -274,3 +274,17 @@ def test_no_rule_writes_over_its_arguments(rule: str, backend: Any) -> None:
             run(xg.get(rule), "ReLU", backend, grad, x)
         np.testing.assert_array_equal(x, before[0])
         np.testing.assert_array_equal(grad, before[1])
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("rule", sorted(set(xg.rules()) - {"noise", "full_jam"}))
+def test_a_layer_that_has_run_on_a_processor_runs_elsewhere_too(rule: str) -> None:
+    import torch
+
+    act = xg.activation("Heaviside", rule)
+    for device in ("cpu", "meta", "cpu"):
+        x = torch.linspace(-1, 1, 6, device=device).requires_grad_()
+        with xg.use("scale", key=0):
+            y = act(x)
+        (gradient,) = torch.autograd.grad(y, x, torch.ones(6, device=device))
+        assert gradient.device.type == device and gradient.shape == x.shape

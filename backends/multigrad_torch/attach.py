@@ -301,17 +301,23 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
         apply = call(native)
         return partial(_apply_values, apply, values) if values else apply
     eager, transformed = _entries(native)
-    wrap = partial(as_tensor, x.dtype) if x.is_cpu and x.dtype in CONSTANT_DTYPES else as_number
-    prepared = None
+    wrap = partial(as_tensor, x.dtype) if x.dtype in CONSTANT_DTYPES else as_number
+    state: tuple[bool | None, Any] = (
+        None,
+        None,
+    )  # whether for a processor, and what is prepared; one for all threads
 
     def apply_prepared(tin: Tensor) -> Tensor:
-        nonlocal prepared
+        nonlocal state
         if transforms_active():
             return transformed(tin, *values)
         if tracing_state() is not None:  # torch.jit.trace does not know constants in a tuple
             return eager(tin, prepare(as_number, *values))
-        if prepared is None:
-            prepared = prepare(wrap, *values)
+        on_cpu, prepared = state
+        if tin.is_cpu is not on_cpu:
+            on_cpu = tin.is_cpu
+            state = on_cpu, prepare(wrap if on_cpu else as_number, *values)
+            prepared = state[1]
         return eager(tin, prepared)
 
     return apply_prepared
