@@ -66,7 +66,9 @@ class Rule:
         source = function if function is not None else None
         self.__doc__ = getattr(source, "__doc__", None) or f"{name} applied in series."
         self.__name__ = getattr(source, "__name__", name)
-        self.__module__ = getattr(source, "__module__", __name__)
+        self.__module__ = (
+            getattr(source, "__module__", None) or __name__
+        )  # none where it was executed
         if source is not None:
             self.__wrapped__ = source
 

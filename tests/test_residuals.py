@@ -147,7 +147,7 @@ def test_gradient_by_a_mask_is_the_gradient_by_the_input(rule: str, backend: Any
     "name", ["kept", "kept_1", "output", "backward", "custom_gradient", "keep"]
 )
 def test_a_param_may_be_called_like_a_word_of_the_emitted_code(name: str, backend: Any) -> None:
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__name__": __name__}
     source = (
         f"def rule(ctx, grad_out, tin, {name}=2.0):\n    return grad_out * {name} * (tin > 0)\n"
     )
