@@ -23,9 +23,11 @@ from .rule import Rule
 Tensor = Any
 
 
-# (is tracing, what to call then): a compiler that reads Python code cannot read a ContextVar, so its
+# (of which tensors, is tracing, what to call then): a compiler that reads Python code cannot read a ContextVar, so its
 # backend adds a row here that follows the mirrored frame instead.
-tracers: list[tuple[Callable[[], bool], Callable[[Activation, Any], Any]]] = []
+tracers: list[
+    tuple[type | tuple[type, ...], Callable[[], bool], Callable[[Activation, Any], Any]]
+] = []
 _keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
@@ -101,8 +103,8 @@ class Activation:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the activation of x; gradients flow back by the rule in force now."""
-        for is_tracing, call_traced in tracers:
-            if is_tracing():
+        for types, is_tracing, call_traced in tracers:
+            if is_tracing() and isinstance(x, types):
                 return call_traced(self, x)
         return self.apply(x)
 

@@ -148,3 +148,22 @@ def test_in_a_traced_step_the_rule_of_the_region_is_kept() -> None:
 
     for _ in range(2):
         close(step(tf.constant(X)), triangle())
+
+
+@pytest.mark.needs("torch")
+def test_a_noted_region_does_not_keep_torch_from_noting_its_own() -> None:
+    import tensorflow as tf
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    act = xg.activation("Linear")
+    x = tf.constant([-1.0, 0.25, 2.0])
+    with xg.use("d(ReLU)"), tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.recompute_grad(act)(x)
+    assert tape.gradient(y, x).numpy().tolist() == [0.0, 1.0, 1.0]
+    leaf = torch.tensor([-1.0, 0.25, 2.0], requires_grad=True)
+    with xg.use("d(ReLU)"):
+        output = checkpoint(act, leaf, use_reentrant=False)
+    output.sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [0.0, 1.0, 1.0]

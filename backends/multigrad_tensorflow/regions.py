@@ -157,4 +157,4 @@ def call_noted(activation: Activation, x: Tensor) -> Tensor:
         return activation.apply(x)
 
 
-tracers.append((may_be_recomputed, call_noted))
+tracers.append(((tf.Tensor, tf.Variable), may_be_recomputed, call_noted))

@@ -262,7 +262,7 @@ def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
     return torch.empty_like(key)
 
 
-tracers.insert(0, (torch.compiler.is_compiling, call_traced))
+tracers.insert(0, (torch.Tensor, torch.compiler.is_compiling, call_traced))
 
 # --- xg.jit ------------------------------------------------------------------------------------------
 
