@@ -136,7 +136,10 @@ def finish(namespace: dict[str, Any], lowering: Lowering) -> ReferenceFunction:
     if enabled("numpy.blocks"):
         forward = by_blocks(forward) if lowering.forward.elementwise else forward
         backward = by_blocks(backward) if lowering.backward.elementwise else backward
-    forward, keep, backward = quiet(forward), silent(namespace["keep"]), quiet(backward)
+    # What computes nothing cannot warn: at 1e6 elements of clip_norm two guards are 2 of 135 us.
+    forward = np.asarray if lowering.forward.result == "tin" else quiet(forward)
+    keep = silent(namespace["keep"]) if lowering.computed else namespace["keep"]
+    backward = quiet(backward)
     if "key" in lowering.params and lowering.defaults:
         backward = _drawing(backward)
     return ReferenceFunction(forward, keep, backward, tuple(defaults), lowering.name)
