@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def test_layer_without_a_rule_refuses_a_dtype_for_which_its_op_is_lacking(
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
     monkeypatch.setitem(native.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
-    monkeypatch.setattr(sys.modules["multigrad.activation"], "_plain", {})
+    monkeypatch.setattr(import_module("multigrad.activation"), "_plain", {})
     act = xg.activation("Softplus")
     message = (
         rf"activation 'Softplus' uses softplus, which {backend.name} lacks for float16: no CPU"
