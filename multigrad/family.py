@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_GRAPHS = 256
 _serial = itertools.count()
-_lock = threading.RLock()
+lock = threading.RLock()  # held while a rule is captured or lowered
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
@@ -52,7 +52,7 @@ class Family:
             TraceError: it cannot be captured.
         """
         key = (has_tin, tuple(sorted(facts.items(), key=str)))
-        with _lock:
+        with lock:
             graph = self._graphs.get(key)
             if graph is None:
                 try:

@@ -99,7 +99,7 @@ def compare_twice(node: Node) -> Node | None:
     if node.op is not ops.AND:
         return None
     first, second = node.operands
-    pair = (_plain_of(first.op), _plain_of(second.op))
+    pair = (PLAIN.get(first.op), PLAIN.get(second.op))
     if pair not in WINDOWS or first.operands[0] is not second.operands[0]:
         return None
     x, low, high = *first.operands, second.operands[1]
@@ -115,6 +115,7 @@ WINDOWS: dict[tuple[Op | None, Op | None], Op] = {
 }
 FLOAT_RESULT = {op: kernel(f"torch.{op.name}_float", "a b", elementwise) for op in COMPARISONS}
 BOOL_RESULT = {op: kernel(f"torch.{op.name}_bool", "a b", compared) for op in COMPARISONS}
+PLAIN = {fast: op for op, fast in BOOL_RESULT.items()}
 HEAVISIDE = kernel("torch.heaviside", "x", elementwise)
 
 
@@ -130,12 +131,8 @@ def compare_into_floats(node: Node) -> Node | None:
     if node.op is not ops.CAST or node.type.dtype != T:
         return None
     inner = node.operands[0]
-    compared_op = inner.op if inner.op in COMPARISONS else _plain_of(inner.op)
+    compared_op = inner.op if inner.op in COMPARISONS else PLAIN.get(inner.op)
     return None if compared_op is None else _with_tensor_first(compared_op, inner, FLOAT_RESULT)
-
-
-def _plain_of(op: Op) -> Op | None:
-    return next((plain for plain, fast in BOOL_RESULT.items() if fast is op), None)
 
 
 def compare_through_floats(node: Node) -> Node | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 from ..errors import MultigradError
 from . import ops
@@ -97,12 +98,12 @@ def is_places(value: object) -> bool:
     return value is None or are_integers(value)
 
 
-def are_integers(value: object) -> bool:
+def are_integers(value: object) -> TypeGuard[tuple[int, ...]]:
     return isinstance(value, tuple) and all(type(n) is int for n in value)
 
 
 def is_shape(value: object) -> bool:
-    return are_integers(value) and all(n >= -1 for n in value) and value.count(-1) < 2  # type: ignore
+    return are_integers(value) and all(n >= -1 for n in value) and value.count(-1) < 2
 
 
 def are_widths(value: object) -> bool:

@@ -45,9 +45,9 @@ def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
 
 def _build_once(family: Family, key: Any, build: Callable[[], Any]) -> Any:
     """Return what belongs under a key of the family's entries, built by the first thread that asks."""
-    from ..family import _lock  # the one that captures hold: a rule may call another while captured
+    from ..family import lock  # the one that captures hold: a rule may call another while captured
 
-    with _lock:
+    with lock:
         if key not in family.entries:
             built = build()
             if len(family.entries) >= MOST_ENTRIES:

@@ -1,7 +1,8 @@
 """Fast kernels: rows that a backend declares beside its ops, used where no derivative is taken of the code.
 
 A row either rewrites a node into one of the backend's own kernels or says how an op writes over a temporary that
-nobody else holds. Every row keeps each bit of each result, gives its measured reason and can be turned off:
+nobody else holds. A row keeps each bit of each result, or says that it rounds less often; it gives its measured reason
+and can be turned off:
 `with without("torch.in_place"):`, or MULTIGRAD_WITHOUT="torch.in_place,numpy.blocks" in the environment.
 """
 

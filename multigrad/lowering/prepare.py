@@ -36,9 +36,7 @@ def find_static(nodes: Iterable[Node]) -> set[Node]:
     """Return the scalars that depend on params and constants alone."""
     static: set[Node] = set()
     for node in nodes:
-        is_input = node.op is ops.INPUT
-        if node.type.kind == "scalar" and node.op not in (ops.DIM, ops.SIZE):
-            known = is_input or all(operand in static for operand in node.operands)
-            if known and (is_input or node.op is ops.CONST or node.operands):
-                static.add(node)
+        # An input and a constant have no operands; a length has a tensor.
+        if node.type.kind == "scalar" and all(operand in static for operand in node.operands):
+            static.add(node)
     return static
