@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .context import use
     from .errors import (
         BackendNotFound,
+        FormatError,
         GradientError,
         MultigradError,
         NativeRuleWarning,
@@ -30,13 +31,25 @@ if TYPE_CHECKING:
         TraceError,
         UnsupportedOp,
     )
+    from .functions.custom_gradient import custom_gradient
+    from .functions.function import Function
+    from .functions.importers import (
+        from_autograd_function,
+        from_custom_vjp,
+        from_tf_custom_gradient,
+    )
+    from .functions.plain import function
+    from .functions.vjp import vjp
     from .gradients import apply_to_gradients
     from .jit import jit
     from .lowering.backend import backends
     from .lowering.lower import lower, source
     from .registry import compose, get, register, rules, unregister
     from .rule import Rule
+    from .saving import from_dict, load, save
     from .show import show
+    from .verification.check import check
+    from .verification.parity import parity
     from .wrappers import Activation
 
     __version__: str
@@ -44,6 +57,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Activation",
     "BackendNotFound",
+    "FormatError",
+    "Function",
     "GradientError",
     "MultigradError",
     "NativeRuleWarning",
@@ -56,25 +71,46 @@ __all__ = [
     "activation",
     "apply_to_gradients",
     "backends",
+    "check",
     "compose",
+    "custom_gradient",
+    "from_autograd_function",
+    "from_custom_vjp",
+    "from_dict",
+    "from_tf_custom_gradient",
+    "function",
     "get",
     "jit",
+    "load",
     "lower",
+    "parity",
     "register",
     "rules",
+    "save",
     "show",
     "source",
     "transforms",
     "unregister",
     "use",
+    "vjp",
     "xp",
 ]
 
 # The room of each public name. All load when first asked for: importing them took 1.3 times what
 # importing NumPy takes, and most programs need few.
 _ROOMS = {
+    "parity": "verification.parity",
+    "check": "verification.check",
+    "vjp": "functions.vjp",
+    "function": "functions.plain",
+    "from_tf_custom_gradient": "functions.importers",
+    "from_custom_vjp": "functions.importers",
+    "from_autograd_function": "functions.importers",
+    "custom_gradient": "functions.custom_gradient",
+    "Function": "functions.function",
     "Activation": "wrappers",
     "BackendNotFound": "errors",
+    "FormatError": "errors",
     "GradientError": "errors",
     "MultigradError": "errors",
     "NativeRuleWarning": "errors",
@@ -87,17 +123,20 @@ _ROOMS = {
     "apply_to_gradients": "gradients",
     "backends": "lowering.backend",
     "compose": "registry",
+    "from_dict": "saving",
     "get": "registry",
     "jit": "jit",
+    "load": "saving",
     "lower": "lowering.lower",
     "register": "registry",
     "rules": "registry",
+    "save": "saving",
     "show": "show",
     "source": "lowering.lower",
     "unregister": "registry",
     "use": "context",
 }
-_MODULES = {"functional", "hook", "keras", "transforms", "wrappers"}
+_MODULES = {"functional", "hook", "keras", "testing", "transforms", "wrappers"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,9 @@ from . import registry
 from .capture.signature import read_params
 from .context import CURRENT, Application, apply_now
 from .forwards import Forward, find_forward
+from .ir.calls import Called, mark
+from .ir.record import Value, constant
+from .ir.replay import replay
 from .lowering.backend import Backend, backend_of, in_use
 from .lowering.entries import bind_entry, check_float, checking_dtype, find_entry
 from .lowering.input_checks import find_lacking
@@ -119,6 +122,8 @@ class Activation:
 
     def _look_up(self, x: Tensor, application: Application | None) -> Tensor:
         """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
+        if isinstance(x, Value):
+            return self._record(x, application)
         backend = backend_of(x)
         if backend.guard is not None:
             backend.guard(x, self)
@@ -135,6 +140,27 @@ class Activation:
         if backend.guard is None:
             self._latest = (application, type(x), x.dtype, function)
         return function(x)
+
+    def _record(self, x: Value, application: Application | None) -> Value:
+        """Record the activation inside of a capture; derivatives pass by the rule in force now."""
+        trace, graph = x.trace, self.forward.graph()
+        (output,) = replay(trace, graph, {"tin": x})
+        if application is None:
+            backward, numbers = self.forward.derivative(), {}
+        else:
+            spec = application.spec
+            backward = spec.graph()
+            numbers = dict(zip(spec.family.runtime, spec.values, strict=True))
+        given = {"tin": x, **{name: trace.value(constant(v)) for name, v in numbers.items()}}
+        if backward.input("key") is not None:
+            if application is not None and application.counter is not None:
+                raise trace.error(
+                    "applies a random rule under a key, which counts applications one by one. Take the vjp of "
+                    "the activation itself, or leave key= out"
+                )
+            given["key"] = trace.next_key()
+        called = Called(backward, ("grad_out",), tuple(given), ("tin",), (output.node,))
+        return mark(trace, called, [value.node for value in given.values()])[0]
 
 
 _plain: dict[tuple[str, str], Callable[..., Any]] = {}

@@ -57,6 +57,10 @@ class GradientError(MultigradError):
     """A gradient has another shape, dtype or count than its input."""
 
 
+class FormatError(MultigradError, ValueError):
+    """A saved file or document is damaged, too large, of a newer version, or could not be saved."""
+
+
 class NativeRuleWarning(UserWarning):
     """A rule could not be captured and runs as it is, in one framework only."""
 

@@ -24,6 +24,7 @@ from .capture.signature import (
 from .errors import RuleTypeError, TraceError
 from .family import Family, Spec, value_token
 from .ir.record import Trace, Value
+from .saved import SavedRule
 
 __all__ = ["Family", "Rule", "Spec", "as_rule", "make_spec", "value_token"]
 Tensor = Any
@@ -136,6 +137,8 @@ class Rule:
             if self.native is True:
                 raise TraceError(f"rule {self.name!r} runs as it is (native=True)")
             given = self._signature.select(values)
+            if isinstance(self.function, SavedRule):  # no source to prepare
+                return self.function.record(trace, grad_out, tin, given)
             return capturing.run_function(self.function, trace, None, grad_out, tin, **given)
         for part in self.resolved_parts():
             grad_out = part.run(trace, grad_out, tin, part.signature.select(values))
@@ -201,6 +204,17 @@ class Rule:
                 native = wish
         first_order = all(part.first_order for part in parts)
         return self.copy(parts=parts, native=native, first_order=first_order)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this rule as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
+
+        Raises:
+            TraceError: it cannot be captured, so there is no graph to save.
+            FormatError: it has more than a document holds.
+        """
+        from .saving import document_of
+
+        return document_of(self)
 
     def __reduce__(self) -> Any:
         # A registered rule pickles by name, so that functions made by a decorator pickle too.

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .activation import Activation
 from .errors import MultigradError
 from .forwards import Forward, find_forward
-from .function import Function
+from .functions.function import Function, find_variant
 from .ir import ops
 from .ir.graph import Graph, Node, format_graph
 from .ir.record import NeedFact
 from .ir.residuals import BYTES, Cut
 from .ir.types import INPUT_SHAPE, ROW, T, Type
 from .lowering.backend import in_use
+from .pair import GraphPair
 from .registry import resolve
 from .rule import Rule, Spec
 
+MOST_CALLS = 100  # of one expression
+
 
 def show(
-    obj: str | Rule | Callable[..., Any] | Activation | Graph | Function, *, memory: bool = False
+    obj: str | Rule | Callable[..., Any] | Activation | Graph | GraphPair | Function,
+    *,
+    memory: bool = False,
 ) -> str:
     """Return the graph of a rule, an activation (also a module or layer) or a Function as text.
 
@@ -40,11 +46,14 @@ def show(
         return format_graph(obj)
     inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
     if isinstance(inner, Function):
+        pair = find_variant(inner).pair
+        return _with_memory(_both(pair), pair, memory)
+    if isinstance(inner, GraphPair):
         return _with_memory(_both(inner), inner, memory)
     if isinstance(inner, Activation):
         own = inner.application()
         if own is None:
-            function = Function(
+            function = GraphPair(
                 inner.forward.name, inner.forward.graph(), inner.forward.derivative()
             )
             return _with_memory(_both(function), function, memory)
@@ -52,7 +61,7 @@ def show(
     return _show(resolve(inner).spec(), None, memory)
 
 
-def _both(function: Function) -> str:
+def _both(function: GraphPair) -> str:
     return f"{format_graph(function.forward)}\n\n{format_graph(function.backward)}"
 
 
@@ -70,11 +79,11 @@ def _show(spec: Spec, forward: Forward | None, memory: bool) -> str:
             f"it is captured when it is first used"
         ) from need
     row = find_forward("Linear") if forward is None else forward
-    function = Function(rule.name, row.graph(), backward, rule.first_order)
+    function = GraphPair(rule.name, row.graph(), backward, rule.first_order)
     return _with_memory(f"{head}{format_graph(backward)}", function, memory)
 
 
-def _with_memory(text: str, function: Function, memory: bool) -> str:
+def _with_memory(text: str, function: GraphPair, memory: bool) -> str:
     """Add what is kept, per group of the backends in use that keep the same."""
     if not memory:
         return text
@@ -102,13 +111,20 @@ def describe_cut(cut: Cut) -> str:
 
 
 def format_expression(node: Node) -> str:
-    """Return a node as one nested call."""
+    """Return a node as one nested call, with "..." for what makes it too long to read."""
+    return _nested(node, itertools.repeat("...", MOST_CALLS))
+
+
+def _nested(node: Node, left: Iterator[str]) -> str:
     if node.op is ops.INPUT:
         return str(node.attr("name"))
     if node.op is ops.CONST:
         return repr(node.attr("value"))
-    arguments = [format_expression(operand) for operand in node.operands]
-    arguments += [f"{name}={value!r}" for name, value in node.attrs]
+    # A value used twice is written twice, so that an expression may be far longer than its graph.
+    if next(left, None) is None:
+        return "..."
+    arguments = [_nested(operand, left) for operand in node.operands]
+    arguments += [f"{key}={value!r}" for key, value in node.attrs]
     return f"{node.op.name}({', '.join(arguments)})"
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.function import Function
 from multigrad.ir.derivatives import pullback
 from multigrad.ir.graph import Graph
 from multigrad.ir.passes import simplify
 from multigrad.lowering.backend import load_backend
-from multigrad.lowering.lower import lower_function
+from multigrad.lowering.lower import lower_pair
+from multigrad.pair import GraphPair
 
 from . import test_vjps, test_vjps_arrays, test_vjps_elementwise
 from .test_rules_checkers import tensorflow_error
@@ -44,8 +44,8 @@ def graphs(name: str) -> tuple[Graph, Graph]:
 
 def lower(name: str, backend: str) -> Callable[[Any], Any]:
     """The function with its own derivative, as the backend calls it."""
-    return lower_function(
-        Function(f"{name} with its VJP", *graphs(name)), load_backend(backend)
+    return lower_pair(
+        GraphPair(f"{name} with its VJP", *graphs(name)), load_backend(backend)
     ).call
 
 

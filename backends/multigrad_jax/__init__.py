@@ -6,7 +6,7 @@ import jax
 
 from multigrad.lowering.backend import Backend
 
-from . import attach, bridge, capture, compile, ops, random
+from . import attach, attach_function, bridge, capture, compile, importer, ops, random, vjp
 
 __all__ = ["backend"]
 
@@ -26,12 +26,15 @@ backend = Backend(
     render=attach.render,
     finish=attach.finish,
     attach_native=attach.attach_native,
+    attach_function=attach_function.attach_function,
+    import_function=importer.import_function,
     call=attach.call,
     draw_key=random.draw_key,
     key_pair=random.key_pair,
     fold_in=random.fold_in,
     is_traced=bridge.is_traced,
     to_numpy=bridge.to_numpy,
+    from_numpy=bridge.from_numpy,
     weak=bridge.weak,
     forward_mode=True,
     namespace=attach.NAMESPACE,
@@ -40,5 +43,7 @@ backend = Backend(
     guard=compile.guard,
     refresh=compile.refresh,
     jit=compile.jit,
+    precision=bridge.precision,
+    vjp=vjp.vjp,
 )
 _ = capture  # the same files in every backend

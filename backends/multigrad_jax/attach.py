@@ -28,30 +28,49 @@ def render(lowering: Lowering) -> str:
     if lowering.tangent is not None:
         return _render_forward_mode(lowering, lowering.tangent)
     f, b, name = lowering.forward, lowering.backward, lowering.identifier
-    kept = _tuple([*lowering.kept, *lowering.read_params])
-    names = _tuple([*lowering.residuals, *lowering.read_params])
+    inputs = ", ".join(lowering.inputs)
+    shapes = [f"shape_of_{each}" for each in lowering.shapes]
+    kept = [*lowering.kept, *lowering.read_params]
+    kept += [f"StaticShape({each}.shape)" for each in lowering.shapes]
+    names = _tuple([*lowering.residuals, *lowering.read_params, *shapes])
     unpack = f"    {names} = residuals\n" if names != "()" else ""
-    cotangents = _tuple([lowering.grad_in, *(["None"] * len(lowering.params))])
-    given = f"tin{lowering.arguments}"
-    # An eager pullback may be given NumPy's array, which has no device to draw on.
-    place = "    grad_out = asarray(grad_out)\n" if "key" in lowering.params else ""
+    gradients = _tuple([*lowering.gradients(b), *(["None"] * len(lowering.params))])
+    given = f"{inputs}{lowering.arguments}"
+    outputs, results = _tuple(list(lowering.outputs)), _tuple(list(f.results))
+    if lowering.single:
+        outputs, results = lowering.outputs[0], f.result
     return f"""\
 @custom_vjp
-def {name}(tin{lowering.signature}):
-{f.indented(4)}    return {f.result}
+def {name}({inputs}{lowering.signature}):
+{f.indented(4)}    return {results}
 
 
 def forward({given}):
-    output = {name}({given})
-{lowering.keep.indented(4)}    return output, {kept}
+    {outputs} = {name}({given})
+{lowering.keep.indented(4)}    return {outputs}, {_tuple(kept)}
 
 
-def backward(residuals, grad_out):
-{unpack}{place}{b.indented(4)}    return {cotangents}
+def backward(residuals, {_cotangents(lowering)}):
+{unpack}{_receive(lowering)}{b.indented(4)}    return {gradients}
 
 
 {name}.defvjp(forward, backward)
 """
+
+
+def _cotangents(lowering: Lowering) -> str:
+    """Return the name of backward's argument: the cotangent, or a tuple of them."""
+    return lowering.cotangents[0] if lowering.single else "cotangents"
+
+
+def _receive(lowering: Lowering) -> str:
+    """Return the lines by which backward gets at its cotangents."""
+    lines = [] if lowering.single else [f"{_tuple(list(lowering.cotangents))} = cotangents"]
+    if "key" in lowering.params:
+        # An eager pullback may be given NumPy's array, which has no device to draw on.
+        carrying = zip(lowering.cotangents, lowering.carries, strict=True)
+        lines += [f"{name} = asarray({name})" for name, carries in carrying if carries]
+    return "".join(f"    {line}\n" for line in lines)
 
 
 def _render_forward_mode(lowering: Lowering, tangent: Body) -> str:
@@ -76,7 +95,13 @@ def _tuple(words: list[str]) -> str:
     return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
+@jax.tree_util.register_static
+class StaticShape(tuple[Any, ...]):
+    """A shape among the residuals, where jax takes arrays and what it is told to leave alone."""
+
+
 NAMESPACE = {
+    "StaticShape": StaticShape,
     "asarray": jax.numpy.asarray,
     "custom_jvp": jax.custom_jvp,
     "custom_vjp": jax.custom_vjp,
@@ -108,6 +133,7 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
 def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
     """Return how the hot path calls the function: arrays only, and a key of two ints becomes one first."""
     keyed = "key" in lowering.params
+    count = len(lowering.inputs)
 
     def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
         if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would hand a Python number on
@@ -116,7 +142,18 @@ def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
             return native(tin, *values[:-1], random.key_words(values[-1]))
         return native(tin, *values)
 
-    return call_with_arrays
+    def call_with_several(*values: Any) -> Any:
+        inputs = map(make_strong, values[:count])
+        if keyed:
+            return native(*inputs, *values[count:-1], random.key_words(values[-1]))
+        return native(*inputs, *values[count:])
+
+    return call_with_arrays if count == 1 else call_with_several
+
+
+def make_strong(x: Tensor) -> Tensor:
+    """Return an array that is not weakly typed: custom_vjp (jax 0.10) would hand a Python number on."""
+    return jax.lax.convert_element_type(x, x.dtype) if x.weak_type else x
 
 
 def attach_native(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -12,6 +13,16 @@ import numpy as np
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     """Return the values of an array; bfloat16 keeps its dtype (ml_dtypes)."""
     return np.asarray(x)
+
+
+def from_numpy(x: np.ndarray[Any, Any]) -> jax.Array:
+    """Return a NumPy array as jax's; 64 bits need `precision`."""
+    return jnp.asarray(x)
+
+
+def precision(dtype: str) -> AbstractContextManager[Any]:
+    """Return the mode that keeps a dtype: jax makes 32 bits of 64 by default."""
+    return jax.enable_x64(True) if dtype in ("float64", "int64") else nullcontext()
 
 
 def is_traced(x: Any) -> bool:

@@ -1,6 +1,223 @@
-"""JAX's dialect. `jax.numpy` offers no protocol, so a rule written in it runs as it is, on jax only.
+"""JAX's dialect: which function of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy.special` means which op.
 
-Rules in NumPy, in torch, in methods and operators or in `xg.xp` run on jax through the rule IR.
+None of them offers a protocol, so that stand-ins reach a rule's copy of itself (`multigrad/capture/substitute.py`).
+Where no stand-in is seen, the rule's jaxpr is imported (`import_jaxpr.py`).
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.capture import creation, indexing, xp
+from multigrad.capture.dialect import Dialect, register_dialect
+from multigrad.capture.symbols import SymbolicDType
+from multigrad.capture.tracer import V
+from multigrad.ir import neutral
+from multigrad.ir.record import NeedFact, Value
+from multigrad.ir.types import FLOATS, ROW, T
+
+from . import capture_arrays, capture_elementwise, capture_lax, importer
+from .import_jaxpr import import_function
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+# --- x.at[index].set(value) --------------------------------------------------------------------------------------
+class At:
+    """`x.at`: an index makes a place, which has the updates."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: V) -> None:
+        self.value = value
+
+    def __getitem__(self, index: Any) -> Place:
+        return Place(self.value, index)
+
+
+class Place:
+    """`x.at[index]`: each update gives a new tensor."""
+
+    __slots__ = ("index", "value")
+
+    def __init__(self, value: V, index: Any) -> None:
+        self.value = value
+        self.index = index
+
+    def _updated(self, compute: Handler, *values: Any) -> Tensor:
+        """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
+        x: Any = self.value.trace.value(self.value.node)  # an update is nobody else's
+        if indexing.is_mask(self.index):
+            return indexing.assigned(x, self.index, self._picked(x, compute, *values))
+        if indexing.is_whole(self.index):
+            return compute(x, *values)
+        return indexing.assigned(x, self.index, compute(x[self.index], *values))
+
+    def _picked(self, x: V, compute: Handler, *values: Any) -> Any:
+        """Return `compute(x, value)` where the mask holds: the value is one number, or picked by the same mask."""
+        wholes = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
+        masks = [v.mask.node for v in values if isinstance(v, indexing.Picked)]
+        numbers = [v for v in values if not isinstance(v, indexing.Picked)]
+        single = all(not isinstance(v, Value) or v.node.type.shape == ROW for v in numbers)
+        if not single or any(mask is not self.index.node for mask in masks):
+            raise x.trace.error(
+                "updates a tensor at a mask by values that are not picked by the same mask. "
+                "Use jnp.where(mask, value, tensor)"
+            )
+        return indexing.Picked(compute(x, *wholes), self.index)
+
+    def set(self, values: Any, **options: Any) -> Tensor:
+        x = self.value.trace.value(self.value.node)
+        return indexing.assigned(x, self.index, values)
+
+    def add(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.add, values)
+
+    def subtract(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.subtract, values)
+
+    def multiply(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.multiply, values)
+
+    mul = multiply
+
+    def divide(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.divide, values)
+
+    def power(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.pow, values)
+
+    def min(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.minimum, values)
+
+    def max(self, values: Any, **options: Any) -> Tensor:
+        return self._updated(neutral.maximum, values)
+
+    def apply(self, ufunc: Handler, **options: Any) -> Tensor:
+        return self._updated(ufunc)
+
+    def get(self, **options: Any) -> Tensor:
+        return self.value[self.index]
+
+
+# --- arrays and limits from symbols ------------------------------------------------------------------------------
+def at_once(function: Handler) -> Handler:
+    """Return a function that computes at once, though jax may be tracing."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with jax.ensure_compile_time_eval():
+            return function(*args, **kwargs)
+
+    return computed
+
+
+def finfo(dtype: Any) -> Any:
+    return xp.finfo(dtype) if isinstance(dtype, SymbolicDType) else jnp.finfo(dtype)
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    if isinstance(arg1, SymbolicDType):
+        if arg1.symbol not in (T, *FLOATS) or arg2 not in (jnp.floating, jnp.inexact, jnp.number):
+            raise NeedFact("dtype")
+        return True
+    return jnp.issubdtype(arg1, arg2)
+
+
+def transparent(function: Any = None, **options: Any) -> Any:
+    """`jax.jit(f)`, `jax.checkpoint(f)` and the like compute what f computes."""
+    return functools.partial(transparent, **options) if function is None else function
+
+
+def creators() -> dict[Any, Handler]:
+    """Return the stand-ins for what makes arrays without a tensor."""
+    found = {
+        getattr(jnp, name): creation.creator(name, at_once(getattr(jnp, name)))
+        for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
+    }
+    for function in (jnp.linspace, jnp.logspace, jnp.geomspace, jnp.eye, jnp.identity, jnp.tri):
+        found[function] = functools.partial(creation.with_numbers, at_once(function))
+    return found
+
+
+HIDDEN: dict[Any, Handler] = {
+    **creators(),
+    jnp.finfo: finfo, jnp.issubdtype: issubdtype, jax.jit: transparent,
+    jax.checkpoint: transparent, jax.remat: transparent, jax.named_call: transparent,
+}  # fmt: skip
+
+DRAWS = (
+    "which needs a key that a rule does not have. Draw with xp.randn_like(grad_out) or "
+    "xp.rand_like(grad_out), and give the key to xg.use(..., key=...)"
+)
+DERIVES = "but a rule is the backward pass. Write the derivative out"
+MAPS = "which is not captured. Write the function for whole arrays"
+REFUSED: dict[Any, str] = {
+    **{
+        function: DRAWS
+        for name in dir(jax.random)
+        if callable(function := getattr(jax.random, name)) and not isinstance(function, type)
+    },
+    **dict.fromkeys(
+        (
+            jax.grad, jax.value_and_grad, jax.vjp, jax.jvp, jax.jacfwd, jax.jacrev, jax.hessian,
+            jax.linearize,
+        ),
+        DERIVES,
+    ),
+    **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
+}  # fmt: skip
+
+METHODS: dict[str, Handler] = {
+    "astype": capture_arrays.astype, "clip": capture_elementwise.clip,
+    "conj": capture_elementwise.identity, "cumprod": capture_arrays.arrays.np_cumprod,
+    "cumsum": capture_arrays.arrays.np_cumsum, "dot": capture_arrays.dot,
+    "max": capture_arrays.max_, "mean": capture_arrays.mean, "min": capture_arrays.min_,
+    "prod": capture_arrays.prod, "ptp": capture_arrays.ptp, "ravel": capture_arrays.ravel,
+    "flatten": capture_arrays.ravel, "repeat": capture_arrays.repeat,
+    "round": capture_elementwise.round_, "sort": capture_arrays.sort,
+    "squeeze": capture_arrays.squeeze, "std": capture_arrays.std, "sum": capture_arrays.sum_,
+    "take": capture_arrays.take, "var": capture_arrays.var,
+}  # fmt: skip
+
+def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
+    """A rule stays where its input is."""
+    return x
+
+
+ALIASES: dict[Any, Handler] = {
+    jax.device_put: placed,
+    **capture_elementwise.ALIASES, **capture_arrays.ALIASES, **capture_lax.ALIASES,
+}  # fmt: skip
+
+register_dialect(
+    "jax",
+    Dialect(
+        ALIASES,
+        jax.Array,
+        jnp.dtype,
+        "cpu",
+        methods=METHODS,
+        attributes={"at": At},
+        hidden=HIDDEN,
+        mutable=False,
+        protocol=False,
+        refused=REFUSED,
+        at_once=jax.ensure_compile_time_eval,
+        import_function=import_function,
+        import_route="import of its jaxpr",
+        shown="jax.numpy",
+        wrappers={
+            type(jax.jit(at_once)): "__wrapped__",
+            jax.custom_jvp: "fun",
+            jax.custom_vjp: "fun",
+        },
+        own_gradients=dict.fromkeys((jax.custom_jvp, jax.custom_vjp), importer.with_own_gradient),
+    ),
+)

@@ -32,7 +32,7 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype = jnp.result_type(*values)
         if dtype.itemsize != 2:
             return function(*values, **attrs)
-        wide = (v.astype(jnp.float32) if hasattr(v, "astype") else v for v in values)
+        wide = (jnp.asarray(v, dtype).astype(jnp.float32) for v in values)
         return function(*wide, **attrs).astype(dtype)
 
     return call
@@ -56,6 +56,11 @@ def reciprocal(x: Tensor) -> Tensor:
 
 def frac(x: Tensor) -> Tensor:
     return x - jnp.trunc(x)
+
+
+def power(a: Tensor, b: Tensor) -> Tensor:
+    """A whole exponent as a float: jax multiplies for an int, and x ** -3 overflows on the way in float16."""
+    return jnp.power(a, float(b) if isinstance(b, int) else b)
 
 
 @widened
@@ -181,7 +186,7 @@ def nan_to_num(
 
 
 OPS: dict[Op, Callable[..., Any]] = {
-    ops.POW: jnp.power,
+    ops.POW: power,
     ops.MAXIMUM: jnp.maximum,
     ops.MINIMUM: jnp.minimum,
     ops.ABS: jnp.abs,

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from multigrad.lowering.backend import Backend
 
-from . import attach, bridge, capture, compile, ops, random
+from . import attach, attach_function, bridge, capture, compile, importer, ops, random, vjp
 
 __all__ = ["backend"]
 
@@ -26,17 +26,21 @@ backend = Backend(
     render=attach.render,
     finish=attach.finish,
     attach_native=attach.attach_native,
+    attach_function=attach_function.attach_function,
     call=attach.call,
     draw_key=random.draw_key,
     key_pair=random.key_pair,
     fold_in=random.fold_in,
     is_traced=bridge.is_traced,
     to_numpy=bridge.to_numpy,
+    from_numpy=bridge.from_numpy,
     weak=bridge.weak,
     namespace=attach.NAMESPACE,
     differentiates_residuals=True,
     mirror=compile.mirror,
     guard=compile.guard,
     jit=compile.jit,
+    vjp=vjp.vjp,
+    import_function=importer.import_function,
 )
 _ = capture  # the same files in every backend

@@ -118,7 +118,7 @@ def hard_shrink(x: Tensor, *, lambd: float) -> Tensor:
 
 
 def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
-    return tf.where(x <= threshold, tf.cast(default, x.dtype), x)
+    return tf.where(x <= threshold, tf.constant(default, x.dtype), x)
 
 
 def hard_tanh(x: Tensor, *, min: float, max: float) -> Tensor:

@@ -2,13 +2,14 @@
 
 The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords in graphs.
 TensorFlow forgets a custom gradient in two places, where the forward's own derivative would be taken in silence:
-`ForwardAccumulator` in eager code, and a tape around `tf.vectorized_map`. `run_forward` stands against both.
+`ForwardAccumulator` in eager code, and a tape around `tf.vectorized_map`. `custom_gradient` and `run_forward` stand
+against both.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
@@ -16,6 +17,8 @@ from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
 from multigrad.errors import GradientError
+from multigrad.ir.linearity import is_linear
+from multigrad.ir.types import is_float
 
 if TYPE_CHECKING:
     from multigrad.lowering.code import Lowering
@@ -24,34 +27,68 @@ Tensor: TypeAlias = Any
 
 
 def render(lowering: Lowering) -> str:
-    """Return the source of a function of the tensor and the params."""
+    """Return the source of a function of the tensors and the params."""
     f, b, name = lowering.forward, lowering.backward, lowering.identifier
+    assert lowering.pair is not None
+    inputs, outputs = ", ".join(lowering.inputs), ", ".join(lowering.outputs)
     draw = "    if key is None:\n        key = draw_key()\n" if lowering.draws else ""
-    keep = "".join(
-        f"        {name} = {result}\n"
-        for name, result in zip(lowering.computed, lowering.keep.results, strict=True)
+    returned = outputs if lowering.single else f"({outputs})"
+    backward = f"""\
+        def backward({", ".join(lowering.cotangents)}):
+{b.indented(12)}            return {", ".join(lowering.gradients(b))}
+"""
+    shapes = "".join(f"        shape_of_{each} = {each}.shape\n" for each in lowering.shapes)
+    body = (
+        f"        {outputs} = {_run(lowering)}\n{_keep(lowering, 8)}{shapes}\n{backward}\n"
+        f"        return {returned}, backward\n"
     )
-    run = "run_forward(forward, tin)"
-    if not lowering.is_linear:
-        run = f"run_forward_in_reverse_mode(forward, tin, {lowering.name!r})"
+    result, rest = f"function({', '.join(f'localize({each})' for each in lowering.inputs)})", ""
+    held = [each for each in lowering.outputs if each in (*lowering.residuals, *lowering.keep.reads)]
+    if lowering.pair.keeps_output and held:
+        # Backward takes what it keeps of an output from the result, whose derivative is this very function's.
+        again = lowering.keep.reads.intersection(lowering.outputs)
+        own = ", ".join((*held, *(lowering.computed if again else ())))
+        body = f"        nonlocal {own}\n{body}"
+        rest = f"    {outputs} = {result}\n{_keep(lowering, 4) if again else ''}"
+        result = returned
     return f"""\
-def forward(tin):
+def forward({", ".join((*lowering.inputs, *lowering.forward_params))}):
 {f.indented(4)}    return {f.result}
 
 
-def {name}(tin{lowering.signature}):
+def {name}({inputs}{lowering.signature}):
 {draw}
     @custom_gradient
-    def function(tin):
-        output = {run}
-{lowering.keep.indented(8)}{keep}
-        def backward(grad_out):
-{b.indented(12)}            return {lowering.grad_in}
-
-        return output, backward
-
-    return function(localize(tin))
+    def function({inputs}):
+{body}
+{rest}    return {_stopped(result, lowering)}
 """
+
+
+def _run(lowering: Lowering) -> str:
+    """Return the call that runs forward."""
+    assert lowering.pair is not None
+    inputs = ", ".join(lowering.inputs)
+    params = "".join(f"{each}, " for each in lowering.forward_params)
+    given = f", params=({params.strip()})" if params else ""
+    if is_linear(lowering.pair.backward, lowering.cotangents):
+        return f"run_forward(forward, {inputs}{given})"
+    return f"run_forward_in_reverse_mode(forward, {inputs}, {lowering.name!r}{given})"
+
+
+def _keep(lowering: Lowering, spaces: int) -> str:
+    """Return the lines that compute what is kept."""
+    pairs = zip(lowering.computed, lowering.keep.results, strict=True)
+    lines = "".join(f"{' ' * spaces}{name} = {result}\n" for name, result in pairs)
+    return lowering.keep.indented(spaces) + lines
+
+
+def _stopped(result: str, lowering: Lowering) -> str:
+    """Return the expression of the result, in which what carries no gradient is stopped."""
+    assert lowering.pair is not None
+    outputs = lowering.pair.forward.outputs
+    stopped = tuple(i for i in lowering.undifferentiable if is_float(outputs[i].type))
+    return f"stop({result}, {stopped})" if stopped else result
 
 
 def localize(tin: Tensor) -> Tensor:
@@ -63,41 +100,88 @@ def localize(tin: Tensor) -> Tensor:
     return tf.identity(tin)
 
 
-def run_forward(forward: Callable[[Tensor], Tensor], tin: Tensor) -> Tensor:
+def stop(outputs: Any, positions: Sequence[int]) -> Any:
+    """Let no gradient pass through some of the outputs."""
+    if not isinstance(outputs, tuple):
+        return tf.stop_gradient(outputs)
+    return tuple(tf.stop_gradient(y) if i in positions else y for i, y in enumerate(outputs))
+
+
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `tf.custom_gradient(function)`, which a ForwardAccumulator asks as well.
+
+    What an accumulator knows the tangent of already it takes from there: so the outputs have none, while what
+    backward keeps has its own.
+    """
+
+    def call(*inputs: Tensor) -> Any:
+        if pack_tangents(inputs).tangents:
+            return tf.custom_gradient(without_tangents(function))(*inputs)
+        return tf.custom_gradient(function)(*inputs)
+
+    return call
+
+
+def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function and its gradient whose outputs have no tangents."""
+
+    def stopped(*inputs: Tensor) -> Any:
+        outputs, backward = function(*inputs)
+        return tf.nest.map_structure(tf.stop_gradient, outputs), backward
+
+    return stopped
+
+
+def run_forward(
+    forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()
+) -> Any:
     """Run forward so that its own derivative is never taken for that of the rule.
 
     Raises:
         GradientError: a ForwardAccumulator asks for a tangent in a graph.
     """
-    if pack_tangents([tin]).tangents:
-        if not tf.executing_eagerly():
+    if not tf.executing_eagerly():
+        if pack_tangents(inputs).tangents:
             raise GradientError(
                 "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where it is "
                 "inside of a tf.function: put it around the tf.function, or use a GradientTape"
             )
-        tin = tf.stop_gradient(tin)  # the accumulator then asks the custom gradient
-    output = forward(tin)
-    if not tf.executing_eagerly() and is_vectorized():
-        # Never chosen, but a path along which a gradient would go.
-        refusing = tf.raw_ops.PreventGradient(input=tin, message=VECTORIZED)
-        return tf.where(tf.ones_like(output, tf.bool), output, refusing)
-    return output
+        if is_vectorized():
+            return refuse_gradient(forward(*inputs, *params), inputs)
+    return forward(*inputs, *params)
 
 
 def run_forward_in_reverse_mode(
-    forward: Callable[[Tensor], Tensor], tin: Tensor, name: str
-) -> Tensor:
+    forward: Callable[..., Any], *inputs_and_name: Any, params: Sequence[Any] = ()
+) -> Any:
     """Run forward under a rule that has no forward mode.
 
     Raises:
         GradientError: a ForwardAccumulator asks for a tangent.
     """
-    if pack_tangents([tin]).tangents:
+    *inputs, name = inputs_and_name
+    if pack_tangents(inputs).tangents:
         raise GradientError(
             f"{name}: tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out, which this "
             f"one is not; use a GradientTape"
         )
-    return run_forward(forward, tin)
+    return run_forward(forward, *inputs, params=params)
+
+
+def refuse_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
+    """Return the outputs, with a path along which a gradient of them would go, and be refused."""
+    floats = [x for x in inputs if x.dtype.is_floating]
+
+    def guard(output: Tensor) -> Tensor:
+        if not output.dtype.is_floating:
+            return output
+        for x in floats:
+            refused = tf.reduce_sum(tf.raw_ops.PreventGradient(input=x, message=VECTORIZED))
+            never = tf.zeros_like(output) + tf.cast(refused, output.dtype)
+            output = tf.where(tf.ones_like(output, tf.bool), output, never)
+        return output
+
+    return tf.nest.map_structure(guard, outputs)
 
 
 def is_vectorized() -> bool:
@@ -129,10 +213,11 @@ if "PreventGradient" not in pfor._pfor_converter_registry:
 
 
 NAMESPACE = {
-    "custom_gradient": tf.custom_gradient,
+    "custom_gradient": custom_gradient,
     "localize": localize,
     "run_forward": run_forward,
     "run_forward_in_reverse_mode": run_forward_in_reverse_mode,
+    "stop": stop,
 }
 
 
@@ -157,7 +242,7 @@ def attach_native(
     """Return `f(tin, values)` whose backward calls the user's own function on tensors."""
 
     def native_rule(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-        @tf.custom_gradient
+        @custom_gradient
         def function(tin: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
             def pull(grad_out: Tensor) -> Tensor:
                 return backward(None, grad_out, tin, values)

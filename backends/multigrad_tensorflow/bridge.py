@@ -13,6 +13,11 @@ def to_numpy(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x.numpy())
 
 
+def from_numpy(x: np.ndarray[Any, Any]) -> Any:
+    """Return a NumPy array as a tensor."""
+    return tf.convert_to_tensor(x)
+
+
 def is_traced(x: Any) -> bool:
     """Return whether a tensor's values are known at run time only."""
     return not hasattr(x, "numpy") or not tf.executing_eagerly()

@@ -1,6 +1,184 @@
-"""TensorFlow's dialect. A rule written in `tf` functions runs as it is, on TensorFlow only.
+"""TensorFlow's dialect: which function of `tf` means which op.
 
-Rules in NumPy, in torch, in methods and operators or in `xg.xp` run on TensorFlow through the rule IR.
+TensorFlow has no protocol for symbolic values, so a rule gets stand-ins for its modules and functions; what these
+do not reach comes through TensorFlow's own dispatcher, in `dispatch.py`.
 """
 
 from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.capture.dialect import Dialect, register_dialect
+from multigrad.capture.symbols import SymbolicShape
+
+from . import capture_arrays, capture_elementwise, capture_shapes, dispatch
+from .dispatch import is_symbolic
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+# What labels or places a node of TensorFlow's own graph has no meaning in a rule.
+LABELS = ("name", "layout")
+TAKES_SHAPES = frozenset(capture_arrays.TAKES_SHAPES + capture_shapes.TAKES_SHAPES)
+
+
+def accept(function: Handler, handler: Handler) -> Handler:
+    """Return a handler called by a TensorFlow function's own parameter names, and with its own defaults."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature_of(function).bind(*args, **kwargs)
+        given.apply_defaults()
+        values = {word: v for word, v in given.arguments.items() if word not in LABELS}
+        if handler not in TAKES_SHAPES and any(map(is_shape, values.values())):
+            values = {word: np.asarray(v) if is_shape(v) else v for word, v in values.items()}
+            if not any(map(is_symbolic, values.values())):
+                return function(**values)
+        return handler(*values.values())
+
+    call.__name__ = handler.__name__
+    call.__doc__ = handler.__doc__
+    return call
+
+
+def is_shape(value: Any) -> bool:
+    return isinstance(value, SymbolicShape)
+
+
+@functools.cache
+def signature_of(function: Handler) -> inspect.Signature:
+    """Return the signature of a TensorFlow function, read once."""
+    return inspect.signature(function)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+def get_shape(x: Tensor) -> Any:
+    return x.shape
+
+
+def set_shape(x: Tensor, shape: Any) -> None:
+    """It tells TensorFlow's graph what it cannot know; a rule works on every shape."""
+
+
+def as_dtype(type_value: Any) -> Any:
+    return type_value
+
+
+def forward_only(f: Handler | None = None) -> Any:
+    """`tf.custom_gradient` in a rule: what it computes; nothing differentiates a rule through it."""
+
+    def output(*args: Any, **kwargs: Any) -> Any:
+        return f(*args, **kwargs)[0]  # type: ignore[misc]
+
+    return output
+
+
+def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
+    """`tf.function` and its like in a rule: the Python function itself."""
+    return undecorated if func is None else func
+
+
+def differentiate(*args: Any, **options: Any) -> Any:
+    """`tf.GradientTape` in a rule, which has no tensors to watch."""
+    raise TypeError(f"it uses tf.GradientTape, {DIFFERENTIATES}")
+
+
+def raw_aliases(aliases: Mapping[Any, Handler]) -> Iterator[tuple[Any, Handler]]:
+    """Yield the functions of `tf.raw_ops` with the meaning, and the parameters, of a public one."""
+    for name, public in RAW_OPS.items():
+        yield getattr(tf.raw_ops, name), aliases[public]
+
+
+# The operations of `tf.raw_ops` whose inputs are those of a public function, in order.
+RAW_OPS = {
+    "Abs": tf.abs, "Acos": tf.acos, "Acosh": tf.acosh, "Add": tf.add, "AddV2": tf.add,
+    "Asin": tf.asin, "Asinh": tf.asinh, "Atan": tf.atan, "Atan2": tf.atan2, "Atanh": tf.atanh,
+    "Ceil": tf.math.ceil, "Cos": tf.cos, "Cosh": tf.cosh, "Digamma": tf.math.digamma,
+    "Div": tf.realdiv, "DivNoNan": tf.math.divide_no_nan, "Elu": tf.nn.elu, "Erf": tf.math.erf,
+    "Erfc": tf.math.erfc, "Erfinv": tf.math.erfinv, "Exp": tf.exp, "Expm1": tf.math.expm1,
+    "Floor": tf.floor, "FloorDiv": tf.math.floordiv, "FloorMod": tf.math.floormod,
+    "Greater": tf.greater, "GreaterEqual": tf.greater_equal, "Identity": tf.identity,
+    "IsFinite": tf.math.is_finite, "IsInf": tf.math.is_inf, "IsNan": tf.math.is_nan,
+    "LeakyRelu": tf.nn.leaky_relu, "Less": tf.less, "LessEqual": tf.less_equal,
+    "Lgamma": tf.math.lgamma, "Log": tf.math.log, "Log1p": tf.math.log1p,
+    "LogicalAnd": tf.logical_and, "LogicalNot": tf.logical_not, "LogicalOr": tf.logical_or,
+    "Maximum": tf.maximum, "Minimum": tf.minimum, "Mul": tf.multiply,
+    "MulNoNan": tf.math.multiply_no_nan, "Ndtri": tf.math.ndtri, "Neg": tf.negative,
+    "Pow": tf.pow, "RealDiv": tf.realdiv,
+    "Reciprocal": tf.math.reciprocal, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6,
+    "Rint": tf.math.rint, "Round": tf.round, "Rsqrt": tf.math.rsqrt, "SelectV2": tf.where,
+    "Selu": tf.nn.selu, "Sigmoid": tf.sigmoid, "Sign": tf.sign, "Sin": tf.sin, "Sinh": tf.sinh,
+    "Softplus": tf.nn.softplus, "Softsign": tf.nn.softsign, "Sqrt": tf.sqrt, "Square": tf.square,
+    "SquaredDifference": tf.math.squared_difference, "Sub": tf.subtract, "Tan": tf.tan,
+    "Tanh": tf.tanh, "Xdivy": tf.math.xdivy, "Xlog1py": tf.math.xlog1py, "Xlogy": tf.math.xlogy,
+}  # fmt: skip
+
+HANDLERS: dict[Any, Handler] = {
+    **capture_elementwise.ALIASES, **capture_arrays.ALIASES, **capture_shapes.ALIASES,
+    tf.as_dtype: as_dtype,
+}  # fmt: skip
+HANDLERS.update(raw_aliases(HANDLERS))
+# einsum takes any number of operands: it is called as it is.
+ALIASES: dict[Any, Handler] = {
+    **{function: accept(function, handler) for function, handler in HANDLERS.items()},
+    tf.einsum: capture_arrays.einsum,
+}  # fmt: skip
+
+BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
+LOOPS = "which runs a function in a loop of TensorFlow's. Write it with functions of whole tensors"
+PYTHON = "which hides what it computes. Call the function itself"
+INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
+DIFFERENTIATES = "but a rule is the backward pass. Write the derivative out"
+SEEDED = "but the draws of a rule follow the key of xg.use(..., key=...). Use tf.random.normal(tf.shape(grad_out))"
+CHECKS = "which looks at the values of a tensor. Check them outside of the rule"
+ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
+REFUSED: dict[Any, str] = {
+    **dict.fromkeys((tf.case, tf.cond, tf.switch_case), BRANCHES),
+    **dict.fromkeys(
+        (tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map, tf.while_loop), LOOPS
+    ),
+    **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
+    **dict.fromkeys((tf.argmax, tf.argmin, tf.argsort), INDICES),
+    **dict.fromkeys((tf.gradients, tf.hessians), DIFFERENTIATES),
+    **dict.fromkeys(
+        (
+            tf.random.stateless_normal, tf.random.stateless_truncated_normal,
+            tf.random.stateless_uniform,
+        ),
+        SEEDED,
+    ),
+    **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
+    tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
+}  # fmt: skip
+
+PAIRED = type(tf.custom_gradient(identity))
+DIALECT = Dialect(
+    ALIASES,
+    tf.Tensor,
+    tf.as_dtype,
+    "/device:CPU:0",
+    methods={"get_shape": get_shape, "set_shape": set_shape},
+    # These also act where no symbol is among the arguments: a shape, a dtype, a function.
+    hidden={
+        tf.zeros: ALIASES[tf.zeros], tf.ones: ALIASES[tf.ones], tf.custom_gradient: forward_only,
+        tf.function: undecorated, tf.recompute_grad: undecorated,
+        tf.grad_pass_through: undecorated, tf.GradientTape: differentiate,
+    },
+    mutable=False,
+    protocol=False,
+    refused=REFUSED,
+    at_once=tf.init_scope,
+    shown="tf",
+    wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
+    paired=(PAIRED,),
+)  # fmt: skip
+register_dialect("tensorflow", DIALECT)
+dispatch.register(ALIASES)

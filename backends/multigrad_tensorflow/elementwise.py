@@ -27,6 +27,11 @@ def accumulated(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
 
 
+def as_tensor(value: Any, dtype: Any) -> Tensor:
+    """A number in a dtype; `tf.cast` would round it to float32 first."""
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+
+
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compute 16-bit floats in float32 and round once; numbers become tensors."""
 
@@ -34,9 +39,7 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(*values: Any, **attrs: Any) -> Tensor:
         dtype = next(value.dtype for value in values if tf.is_tensor(value))
         wide = tf.float32 if dtype.size == 2 else dtype
-        tensors = (
-            tf.cast(v, wide) if tf.is_tensor(v) else tf.constant(v, dtype=wide) for v in values
-        )
+        tensors = (tf.cast(as_tensor(v, dtype), wide) for v in values)
         return tf.cast(function(*tensors, **attrs), dtype)
 
     return call
@@ -58,7 +61,9 @@ def minimum(a: Any, b: Any) -> Tensor:
     return tf.minimum(a, b)
 
 
-def clip(x: Tensor, min: Any, max: Any) -> Tensor:
+def clip(x: Any, min: Any, max: Any) -> Tensor:
+    if not tf.is_tensor(x) and not tf.is_tensor(min):
+        x = tf.constant(x, max.dtype)
     # tf.clip_by_value checks that min <= max; ours gives max there
     return tf.minimum(tf.maximum(x, min), max)
 
@@ -80,7 +85,9 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
-    filled = tf.cast(value, x.dtype if dtype is None else dtype)
+    kind = tf.as_dtype(x.dtype if dtype is None else dtype)
+    number = value if tf.is_tensor(value) or kind.is_bool else kind.as_numpy_dtype(value)
+    filled = as_tensor(number, kind)
     return tf.broadcast_to(filled, tf.shape(x))
 
 
@@ -277,10 +284,10 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
 def nan_to_num(
     x: Tensor, *, nan: float, posinf: float | None, neginf: float | None
 ) -> Tensor:  # fmt: skip
-    above = x.dtype.max if posinf is None else tf.cast(posinf, x.dtype)
-    below = x.dtype.min if neginf is None else tf.cast(neginf, x.dtype)
+    above = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
+    below = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
     finite = tf.where(x == math.inf, above, tf.where(x == -math.inf, below, x))
-    return tf.where(tf.math.is_nan(x), tf.cast(nan, x.dtype), finite)
+    return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), finite)
 
 
 def left_shift(a: Any, b: Any) -> Tensor:

@@ -6,7 +6,19 @@ import torch
 
 from multigrad.lowering.backend import Backend
 
-from . import attach, bridge, capture, compile, kernels, ops, random
+from . import (
+    attach,
+    attach_function,
+    bridge,
+    capture,
+    compile,
+    compile_function,
+    importer,
+    kernels,
+    ops,
+    random,
+    vjp,
+)
 
 __all__ = ["backend"]
 
@@ -23,23 +35,27 @@ backend = Backend(
     ops=ops.OPS,
     unsupported=ops.UNSUPPORTED,
     dtype=bridge.dtype,
-    render=attach.render,
+    render=attach_function.render,
     finish=attach.finish,
     attach_native=attach.attach_native,
-    call=attach.call,
+    attach_function=attach_function.attach_function,
+    call=attach_function.call,
     bind=attach.bind,
     draw_key=random.draw_key,
     key_pair=random.key_pair,
     fold_in=random.fold_in,
     is_traced=bridge.is_traced,
     to_numpy=bridge.to_numpy,
+    from_numpy=bridge.from_numpy,
     mirror=compile.mirror,
     refresh=compile.refresh,
     jit=compile.jit,
+    vjp=vjp.vjp,
+    import_function=importer.import_function,
     scalar_left=ops.SCALAR_LEFT,
     scalar_right=ops.SCALAR_RIGHT,
     forward_mode=True,
     namespace=attach.NAMESPACE,
     fast=kernels.FAST,
 )
-_ = capture  # imported for its table
+_ = capture, compile_function  # imported for their tables

@@ -273,7 +273,7 @@ NAMESPACE = {
 
 def call(native: Any, lowering: Lowering | None = None) -> Callable[..., Any]:
     """Return how the hot path calls the class: the C entry directly, unless a transform is active."""
-    eager, transformed = _entries(native)
+    eager, transformed = entries(native)
     prepare = native.prepare
 
     def apply(tin: Tensor, *values: Any) -> Tensor:
@@ -300,7 +300,7 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
     if prepare is None or type(x) not in KINDS:
         apply = call(native)
         return partial(_apply_values, apply, values) if values else apply
-    eager, transformed = _entries(native)
+    eager, transformed = entries(native)
     wrap = partial(as_tensor, x.dtype) if x.dtype in CONSTANT_DTYPES else as_number
     state: tuple[bool | None, Any] = (
         None,
@@ -340,7 +340,7 @@ def as_tensor(dtype: torch.dtype, value: Any) -> Any:
     return constant if type(constant) is Tensor else value  # a mode may make something else of it
 
 
-def _entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return what runs outside of transforms, and inside."""
     if native.eager is native:  # with forward mode there is one class only
         return native.apply, native.apply

@@ -18,6 +18,14 @@ def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
     return x.numpy()
 
 
+def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a copy of a NumPy array as a tensor; bfloat16 (ml_dtypes) keeps its dtype."""
+    x = np.array(x)  # a copy of its own: torch writes in place
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
 def is_traced(x: Any) -> bool:
     """Return whether a tensor's values are known at run time only."""
     if torch.compiler.is_compiling():

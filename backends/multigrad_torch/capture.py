@@ -13,6 +13,7 @@ from multigrad.capture.extremes import extremes
 from multigrad.ir import neutral
 
 from . import capture_arrays, capture_elementwise
+from .importer import find_stand_in
 
 Tensor = Any
 
@@ -215,5 +216,6 @@ register_dialect(
         correction=1,
         methods={"max": max_, "min": min_, "sgn": sign, "sign": sign},
         hidden={torch.is_tensor: is_tensor},
+        find_function=find_stand_in,
     ),
 )

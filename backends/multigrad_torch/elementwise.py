@@ -40,7 +40,7 @@ def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         operands = [
             value.to(like.device, dtype)
             if isinstance(value, Tensor)
-            else torch.full((), value, dtype=dtype, device=like.device)
+            else torch.full((), value, dtype=like.dtype, device=like.device).to(dtype)
             for value in values
         ]
         return function(*operands).to(like.dtype)
@@ -97,7 +97,9 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), x, torch.sign(x))
 
 
-def clip(x: Tensor, min: Any, max: Any) -> Tensor:
+def clip(x: Any, min: Any, max: Any) -> Tensor:
+    if not isinstance(x, Tensor) and not isinstance(min, Tensor):
+        x = torch.full_like(max, fitting(x, max.dtype))
     if isinstance(min, Tensor) or isinstance(max, Tensor) or not isinstance(x, Tensor):
         return minimum(maximum(x, min), max)
     return torch.clamp(x, fitting(min, x.dtype), fitting(max, x.dtype))

@@ -77,8 +77,9 @@ def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
     """The flat places of the elements that an index with a backward slice takes."""
     import numpy as np
 
-    flat = np.arange(x.numel()).reshape(x.shape)[index]
-    return torch.as_tensor(np.ascontiguousarray(flat), device=x.device)
+    # A copy: NumPy calls one element contiguous whatever its stride, torch takes no negative one.
+    flat = np.arange(x.numel()).reshape(x.shape)[index].copy()
+    return torch.as_tensor(flat, device=x.device)
 
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:

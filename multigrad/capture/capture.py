@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from ..errors import GradientError, MultigradError, TraceError
@@ -12,7 +14,7 @@ from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant
 from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, ROW, UNKNOWN, T
 from . import numpy as _numpy_dialect
-from .dialect import dialect_of
+from .dialect import describe_routes, dialect_of, find_dialect, load_dialects
 from .substitute import plain_function, substitute
 from .tracer import V
 
@@ -51,10 +53,11 @@ def capture(
     from ..lowering.backend import in_use
 
     in_use()  # a framework imported by now has its dialect registered
+    load_dialects()
     trace = Trace(name, facts, V)
     try:
         graph = _record(trace, run, has_tin, runtime, static)
-        if _has_number_from_elsewhere(graph, trace, static):
+        if has_number_from_elsewhere((graph,), trace, static):
             again = _record(Trace(name, trace.facts, V), run, has_tin, runtime, static)
             if again.outputs != graph.outputs:
                 raise TraceError(
@@ -69,7 +72,7 @@ def capture(
         return capture(
             name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known
         )  # fmt: skip
-    return simplify(graph)
+    return replace(simplify(graph), origin=describe_routes(trace))
 
 
 def _record(
@@ -103,18 +106,21 @@ def _record(
     return Graph(trace.name, tuple(inputs), (node,), trace.locations)
 
 
-def _has_number_from_elsewhere(graph: Graph, trace: Trace, static: Mapping[str, Any]) -> bool:
-    """Return whether the graph holds a float that does not stand in the rule's source.
+def has_number_from_elsewhere(
+    graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
+) -> bool:
+    """Return whether a graph holds a float that does not stand in the source it was captured from.
 
     It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
     """
-    if any(node.op is ops.ARRAY for node in graph.nodes()):
+    nodes = [node for graph in graphs for node in graph.nodes()]
+    if any(node.op is ops.ARRAY for node in nodes):
         return True
     written = {0.0, 1.0, *_numbers(trace.facts.values()), *_numbers(static.values())}
     written.update(_numbers(trace.numbers))
     for code in trace.codes:
         written.update(_numbers(code.co_consts))
-    return any(abs(number) not in written for number in _numbers(map(_value_of, graph.nodes())))
+    return any(abs(number) not in written for number in _numbers(map(_value_of, nodes)))
 
 
 def _value_of(node: Node) -> Any:
@@ -184,10 +190,32 @@ def _describe(shape: Any) -> str:
 
 
 def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a rule's own function in a trace, with what Python hides from symbolic values replaced."""
+    """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
+
+    What substitution cannot see through may be imported in the way that the function's dialect offers.
+    """
     plain = plain_function(function)
     before, trace.dialect = trace.dialect, dialect_of(plain) if plain else ""
+    if trace.dialect:
+        trace.routes.setdefault(trace.dialect, "")
+    draws, routes = trace.draws, dict(trace.routes)
+    dialect = find_dialect(trace.dialect)
+    # Constants meet through operators too, while a compiler may be reading along.
+    compute = dialect.at_once if dialect is not None and dialect.at_once else nullcontext
     try:
-        return substitute(function, trace)(*args, **kwargs)
+        with compute():
+            return substitute(function, trace)(*args, **kwargs)
+    except NeedFact:
+        raise
+    except Exception as error:
+        is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
+        if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
+            raise
+        try:
+            result = dialect.import_function(function, trace, args, kwargs)
+        except TraceError:
+            raise error from None  # of the two, the one that names the user's line
+        trace.routes = {**routes, trace.dialect: dialect.import_route}
+        return result
     finally:
         trace.dialect = before

@@ -9,43 +9,47 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..ir import neutral
 from ..ir.record import Value, cast, dtype_name
-from ..ir.types import BOOL
-from .symbols import SymbolicShape
+from ..ir.types import BOOL, T
+from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any
 
 
-def creators(name: str, libraries: Iterable[str]) -> Mapping[Any, Callable[..., Any]]:
-    """Return the stand-ins for the libraries' creation functions of that name, by function."""
+def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
+    """Return the stand-ins for the creation functions that stand in the libraries' top modules, by function."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for library in libraries:
+        for name in (*CONVERTERS, *CREATORS):
+            function = getattr(sys.modules.get(library), name, None)
+            if function is not None:
+                found[function] = creator(name, function)
+    return found
+
+
+def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
-        found = [getattr(sys.modules.get(library), name, None) for library in libraries]
-        return {f: functools.partial(_convert, CONVERTERS[name], f) for f in found if f is not None}
-    make = CREATORS.get(name)
-    if make is None:
-        return {}
-    found = [getattr(sys.modules.get(library), name, None) for library in libraries]
-    return {
-        function: functools.partial(_create, make, function)
-        for function in found
-        if function is not None
-    }
+        return functools.partial(_convert, CONVERTERS[name], function)
+    return functools.partial(_create, CREATORS[name], function)
 
 
 def _convert(
     is_copy: bool, function: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Return a symbolic tensor as it is, several as one; anything else by the library's own function."""
+    dtype = kwargs.get("dtype", args[0] if args else None)
     items = list(obj) if isinstance(obj, list | tuple) else []
     if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
         obj = neutral.stack(items, 0)
     if not isinstance(obj, Value):
+        if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
+            return function(obj)
         return function(obj, *args, **kwargs)
-    dtype = kwargs.get("dtype", args[0] if args else None)
     result = obj if dtype is None else cast(obj, dtype)
     return result.trace.value(result.node) if is_copy else result
 
@@ -72,6 +76,19 @@ def length(x: Any) -> Any:
 NOT_TAKEN = (
     "device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size",
 )  # fmt: skip
+
+
+def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a library's function with Python numbers in place of symbolic ones, for which their facts are needed."""
+    given = [number(value) for value in args]
+    return function(*given, **{name: number(value) for name, value in kwargs.items()})
+
+
+def number(x: Any) -> Any:
+    """Return a symbolic scalar as a Python number."""
+    if not isinstance(x, Value) or x.node.type.kind != "scalar":
+        return x
+    return operator.index(x) if x.node.type.dtype == "int" else float(x)
 
 
 def weak(dtype: Any) -> Any:

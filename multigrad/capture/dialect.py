@@ -6,10 +6,13 @@ divides by n - 1, `np.std` by n). A backend contributes its framework's table; N
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +20,7 @@ from ..errors import TraceError
 from ..ir.record import Trace, Value
 
 Handler = Callable[..., Any]
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 SCALAR_CLASSES: Mapping[str, type] = {"float": float, "int": int, "bool": bool}
 
 
@@ -31,8 +35,25 @@ class Dialect:
         device: a device of it, for the constants that a rule makes.
         correction: what `x.std()` and `x.var()` subtract from n by default.
         methods: tensor methods that mean something else in this library.
-        hidden: functions that offer no protocol, and what stands in for them in a rule.
+        attributes: attributes of a tensor that no other library's has, by name, from the tensor.
+        hidden: functions that offer no protocol, and what stands in for them in a rule: always, also where
+            no symbolic value is among the arguments.
         mutable: whether `x += 1` reaches whoever else holds x.
+        protocol: whether the library hands symbolic values to us by itself; else stand-ins do, wherever a
+            rule refers to the library's modules or functions.
+        refused: functions that a rule may not call, and the reason, which ends a sentence.
+        at_once: a context in which the library computes at once, though a compiler may be reading along.
+        import_function: records a function in another way, where substitution cannot see through it:
+            (function, trace, args, kwargs) -> its result; raises NeedFact, or TraceError where it cannot either.
+        import_route: that way, in the words of `xg.show`.
+        shown: how people write the library's name.
+        wrappers: classes of objects that a decorator of the library's makes of a function and that compute just
+            what it does, and the attribute that holds it.
+        find_function: optional; what stands in for a custom gradient of the library's own (a class, a decorated
+            function) so that derivatives pass by its backward; None for any other value.
+        paired: those of the wrappers whose function returns a value and its gradient function.
+        own_gradients: those of the wrappers whose function has a gradient of its own, and what makes a function
+            for symbolic values of one, through which derivatives pass by that gradient.
     """
 
     aliases: Mapping[Any, Handler]
@@ -43,8 +64,20 @@ class Dialect:
     methods: Mapping[str, Handler] = field(default_factory=dict)
     hidden: Mapping[Any, Handler] = field(default_factory=dict)
     mutable: bool = True
+    attributes: Mapping[str, Handler] = field(default_factory=dict)
+    protocol: bool = True
+    refused: Mapping[Any, str] = field(default_factory=dict)
+    at_once: Callable[[], AbstractContextManager[Any]] | None = None
+    import_function: Callable[..., Any] | None = None
+    import_route: str = "import"
+    shown: str = ""
+    wrappers: Mapping[type, str] = field(default_factory=dict)
+    paired: tuple[type, ...] = ()
+    own_gradients: Mapping[type, Callable[[Any], Callable[..., Any] | None]] = field(default_factory=dict)
+    find_function: Callable[[Any], Any] | None = None
 
 
+GROUP = "multigrad.dialects"
 _dialects: dict[str, Dialect] = {}
 
 
@@ -58,13 +91,30 @@ def find_dialect(name: str) -> Dialect | None:
     return _dialects.get(name)
 
 
-def find_hidden(name: str) -> dict[Any, Handler]:
-    """Return the stand-ins for functions of that name, by function, in all dialects."""
-    from .creation import creators
+def registered_dialects() -> dict[str, Dialect]:
+    """Return the dialects registered so far, by name."""
+    return _dialects
 
-    rows = [row for dialect in _dialects.values() for row in dialect.hidden.items()]
-    found = {function: stand_in for function, stand_in in rows if function.__name__ == name}
-    return {**creators(name, _dialects), **found}
+
+def load_dialects() -> None:
+    """Register the dialects of imported libraries that are no backends."""
+    for name, point in entry_points().items():
+        if name in sys.modules and name not in _dialects and name not in _unreadable:
+            try:
+                point.load()
+            except ImportError:  # another library of that name, or a part of it is missing
+                _unreadable.add(name)
+
+
+@functools.cache
+def entry_points() -> Mapping[str, Any]:
+    """Return the entry points of all dialects by their library's import name, read once per process."""
+    from importlib.metadata import entry_points as find
+
+    return {point.name: point for point in find(group=GROUP)}
+
+
+_unreadable: set[str] = set()
 
 
 def is_instance(value: Any, classes: Any) -> bool:
@@ -83,26 +133,42 @@ def is_instance(value: Any, classes: Any) -> bool:
     )
 
 
-def record_call(dialect: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Record a foreign function called with symbolic values."""
-    trace = _find_trace((*args, *kwargs.values()))
+def record_call(
+    dialect: str,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    trace: Trace | None = None,
+    shown: str = "",
+) -> Any:
+    """Record a foreign function called with symbolic values.
+
+    Args:
+        trace: where it is called from a stand-in.
+        shown: its name there, as people write it.
+    """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
     handler = _find_handler(dialect, function, name)
+    route = "protocol" if trace is None else "substitution"
+    trace = trace or _find_trace((*args, *kwargs.values()))
+    trace.routes[dialect] = route
+    shown = shown or f"{dialect}'s {name}"
     if name.rpartition(".")[2] in ("backward", "grad"):
         raise trace.error(
-            f"calls {dialect}'s {name}: a rule is the backward pass. Write the derivative out, or "
+            f"calls {shown}: a rule is the backward pass. Write the derivative out, or "
             f"register the rule with native=True to run it as it is"
         )
     if handler is None:
         raise trace.error(
-            f"calls {dialect}'s {name}, which is not captured. "
+            f"calls {shown}, which is not captured. "
             f"Write it with xg.xp, or register the rule with native=True to run it as it is"
         )
     target, kwargs = _find_target(name, args, kwargs)
     if target is not None and not isinstance(target, Value):
         raise trace.error(
-            f"lets {dialect}'s {name} write into a {type(target).__name__} that the rule did not get "
+            f"lets {shown} write into a {type(target).__name__} that the rule did not get "
             f"or make. Use the function's result"
         )
     before, trace.dialect = trace.dialect, dialect
@@ -110,9 +176,22 @@ def record_call(dialect: str, function: Any, args: tuple[Any, ...], kwargs: dict
         result = handler(*args, **kwargs)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
-        raise trace.error(f"calls {dialect}'s {name} in a way not captured: {error}") from error
+        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     finally:
         trace.dialect = before
+
+
+def describe_routes(trace: Trace) -> str:
+    """Return in words which dialects a rule is written in, and how it was captured."""
+    own = __name__.partition(".")[0]
+    names, kinds = [], []
+    for library, route in trace.routes.items():
+        dialect = _dialects.get(library)
+        names.append("xg.xp" if library == own else (dialect and dialect.shown) or library)
+        if route not in ("", *kinds):
+            kinds.append(route)
+    written = f"written in {' and '.join(names) or 'plain operators'}"
+    return f"{written}; captured by {' and '.join(kinds)}" if kinds else written
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
@@ -174,31 +253,50 @@ def dialect_of(function: types.FunctionType) -> str:
 
 
 def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
-    """Yield the third-party packages that a function, its closure and its annotations mention."""
+    """Yield the packages that a function, its closure and its annotations mention, then those of its helpers."""
     seen.add(function)
     names = [name for name, _ in mentioned(function)]
     for note in function.__annotations__.values():
         names += re.findall(r"\w+", str(note))
-    yield from _packages(function.__globals__.get(name) for name in names)
-    for cell in function.__closure__ or ():
-        value = contents(cell)
-        if not isinstance(value, types.FunctionType):
-            yield from _packages([value])
-        elif value not in seen:
-            yield from _roots(value, seen)
+    values = [function.__globals__.get(name) for name in names]
+    held = [contents(cell) for cell in function.__closure__ or ()]
+    yield from _packages(values)
+    yield from _packages(held)
     for name in names:  # imported inside the function
-        if name in _dialects and name in sys.modules and name not in function.__globals__:
-            yield name
+        root = name.partition(".")[0]
+        if root in _dialects and root in sys.modules and name not in function.__globals__:
+            yield root
+    for value in (*held, *values):
+        if isinstance(value, types.FunctionType) and value not in seen:
+            if not is_library_file(value.__code__.co_filename):
+                yield from _roots(value, seen)
+        elif isinstance(value, types.ModuleType) and not _is_library(value):
+            yield from _packages(vars(value).values())
 
 
 def _packages(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the third-party packages of modules, and of what is imported from a dialect's."""
-    for value in values:
+    """Yield the libraries of modules, and of what is imported from a dialect's."""
+    for value in list(values):
         is_module = isinstance(value, types.ModuleType)
         home = value.__name__ if is_module else getattr(value, "__module__", None)
         root = home.partition(".")[0] if isinstance(home, str) else ""
-        if root in _dialects or (is_module and root not in sys.stdlib_module_names):
+        if root in _dialects or (is_module and _is_library(value)):
             yield root
+
+
+def _is_library(module: types.ModuleType) -> bool:
+    """Return whether a module is a library's, neither the user's own nor Python's."""
+    root = module.__name__.partition(".")[0]
+    if root == __name__.partition(".")[0]:
+        return True
+    return root not in sys.stdlib_module_names and is_library_file(
+        getattr(module, "__file__", None)
+    )
+
+
+def is_library_file(file: str | None) -> bool:
+    """Return whether a source file is not the user's."""
+    return file is None or file.startswith((*LIBRARIES, "<"))
 
 
 def mentioned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -1,123 +1,74 @@
-"""Substitution: copies of the user's own functions in which builtins see symbolic values.
+"""Substitution: copies of the user's own functions, which refer to stand-ins instead of the originals.
 
-Protocols reach every array function, but not `max(width, 1e-6)` or `len(x)`: those are replaced by name, in the rule
-and in the helpers it calls. Libraries stay as they are.
+Protocols reach the array functions of some libraries, but not `max(width, 1e-6)`, `len(x)` or `jnp.where`. Those
+are replaced by value wherever a rule, or a helper that it calls, can refer to them: globals, closures, defaults, imports
+inside, attributes of modules and of the user's objects. Libraries stay as they are.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
-import math
-import sysconfig
+import os
+import sys
 import types
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from ..ir import neutral
-from ..ir.record import Trace, Value
-from .dialect import contents, find_hidden, is_instance, mentioned, nested_codes
+from ..errors import TraceError
+from ..ir.record import NeedFact, Trace, Value
+from .dialect import (
+    LIBRARIES,
+    contents,
+    is_library_file,
+    mentioned,
+    nested_codes,
+    registered_dialects,
+)
+from .stand_ins import BUILTINS, Call, find_index, holds_symbol
 
-RECORDING = tuple(f"{__name__.partition('.')[0]}.{room}" for room in ("capture", "ir"))
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-
-
-def maximum_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `max`, which also takes symbolic scalars and tensors."""
-    return _extreme(builtins.max, neutral.maximum, args, kwargs)
-
-
-def minimum_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `min`, which also takes symbolic scalars and tensors."""
-    return _extreme(builtins.min, neutral.minimum, args, kwargs)
-
-
-def _extreme(
-    plain: Callable[..., Any], symbolic: Callable[..., Any], args: Any, kwargs: dict[str, Any]
-) -> Any:
-    values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
-    if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
-        return functools.reduce(symbolic, values)
-    return plain(*args, **kwargs)
-
-
-def length_of(x: Any) -> Any:
-    """The builtin `len`, which stays symbolic for a tensor."""
-    return neutral.dim(x, 0) if isinstance(x, Value) else builtins.len(x)
-
-
-BUILTINS: dict[str, Any] = {
-    "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
-}  # fmt: skip
-
-
-def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of `math`; on a symbolic scalar, record what it means."""
-    scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
-    return symbolic(*args) if scalars else function(*args)
-
-
-MATH: dict[Any, Callable[..., Any]] = {
-    math.ceil: neutral.ceil, math.cos: neutral.cos, math.erf: neutral.erf, math.exp: neutral.exp,
-    math.expm1: neutral.expm1, math.fabs: neutral.abs, math.floor: neutral.floor,
-    math.isfinite: neutral.isfinite, math.isinf: neutral.isinf, math.isnan: neutral.isnan,
-    math.log1p: neutral.log1p, math.pow: neutral.pow, math.sin: neutral.sin,
-    math.sqrt: neutral.sqrt, math.tanh: neutral.tanh, math.trunc: neutral.trunc, math.atan: neutral.atan,
-}  # fmt: skip
-
-
-def find_stand_ins(name: str) -> dict[Any, Callable[..., Any]]:
-    """Return what stands in for the functions of that name that offer no protocol."""
-    found = {
-        function: functools.partial(on_symbols, function, symbolic)
-        for function, symbolic in MATH.items()
-        if function.__name__ == name
-    }
-    return {**find_hidden(name), **found}
-
-
-class _Stand:
-    """Stands in for a module some of whose functions offer no protocol; the rest is the module's own."""
-
-    def __init__(self, module: types.ModuleType, names: dict[str, Any]) -> None:
-        self.module = module
-        self.names = names
-
-    def __getattr__(self, name: str) -> Any:
-        return self.names[name] if name in self.names else getattr(self.module, name)
+Maker = Callable[[], Any]  # makes what stands in for one value
+OWN = __name__.partition(".")[0]
+RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "ir"))
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
+WRAPPED = (staticmethod, classmethod, property)  # what stands in a class for a function
 
 
 def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
-    """Return a copy of a rule whose builtins see symbolic values, helpers included.
+    """Return a copy of a rule which sees symbolic values in place of numbers, helpers included.
 
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied down to its
-    functions; anything else is returned as it is. A copy shares code and defaults with its original.
+    functions; anything else is returned as it is. A copy shares code with its original.
     """
     return _Substitution(trace, root_module(function)).replace(function)
 
 
-def stand_in_for(value: Any, name: str, hidden: dict[str, dict[Any, Any]]) -> Any:
-    """Return what stands in for a module or a function that a rule refers to; the value itself if nothing does."""
-    if isinstance(value, types.ModuleType):
-        found = {
-            name: rows[theirs]
-            for name, rows in hidden.items()
-            if isinstance(theirs := getattr(value, name, None), Hashable) and theirs in rows
-        }
-        return _Stand(value, found) if found else value
-    rows = hidden.get(name or getattr(value, "__name__", ""))
-    return rows.get(value, value) if rows and isinstance(value, Hashable) else value
-
-
 def plain_function(function: Any) -> types.FunctionType | None:
     """Return the Python function that a callable runs, or None where it has none."""
-    while isinstance(function, functools.partial):
+    while isinstance(function, partial):
         function = function.func
     if not isinstance(function, types.FunctionType | types.MethodType):
+        wrapped = wrapped_function(function)
+        if wrapped is not None:
+            return wrapped
         function = getattr(type(function), "__call__", None)  # noqa: B004  (the class's own, unbound)
     if isinstance(function, types.MethodType):
         function = function.__func__
     return function if isinstance(function, types.FunctionType) else None
+
+
+def wrapped_function(wrapper: Any) -> types.FunctionType | None:
+    """Return the Python function in an object that computes just what the function does (`jax.jit(f)`)."""
+    for dialect in registered_dialects().values():
+        name = dialect.wrappers.get(type(wrapper))
+        if name is not None:
+            inner = getattr(wrapper, name, None)
+            return inner if isinstance(inner, types.FunctionType) else wrapped_function(inner)
+    if isinstance(wrapper, functools._lru_cache_wrapper):
+        inner = wrapper.__wrapped__
+        return inner if isinstance(inner, types.FunctionType) else None
+    return None
 
 
 def root_module(function: Any) -> str:
@@ -126,12 +77,34 @@ def root_module(function: Any) -> str:
     return ((plain.__module__ if plain else None) or "").partition(".")[0]
 
 
-def _referred(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function's names stand for: globals, closure, defaults."""
-    yield from (value for _, value in mentioned(function))
-    yield from map(contents, function.__closure__ or ())
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
+def home(value: Any) -> str:
+    """Return the top-level package that a callable comes from."""
+    name = getattr(value, "__module__", None)
+    return (name if isinstance(name, str) else type(value).__module__).partition(".")[0]
+
+
+class _Module:
+    """Stands in for a module: what its names stand for is replaced when it is asked for."""
+
+    __slots__ = ("_module", "_name", "_substitution")
+
+    def __init__(
+        self, module: types.ModuleType, substitution: _Substitution, name: str = ""
+    ) -> None:
+        object.__setattr__(self, "_module", module)
+        object.__setattr__(
+            self, "_name", name or module.__name__
+        )  # as the rule's author reaches it
+        object.__setattr__(self, "_substitution", substitution)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if type(value) is float:  # a constant such as pi, which may stand in a graph
+            self._substitution.trace.numbers.add(value)
+        return self._substitution.stand_in(value, f"{self._name}.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
 
 
 class _Substitution:
@@ -140,37 +113,214 @@ class _Substitution:
     def __init__(self, trace: Trace, root: str) -> None:
         self.trace = trace
         self.root = root
-        self.done: dict[types.FunctionType, types.FunctionType] = {}
+        self.own_files = ("<", *(os.path.join(folder, root) for folder in LIBRARIES))
+        self.index = find_index()
+        self.done: dict[Any, Any] = {}
+        self.objects: dict[int, tuple[Any, Any]] = {}  # by id: the original and its stand-in
+        self.classes: dict[type, type] = {}
+        self.leading: dict[type, bool] = {}
+        self.names: set[str] = set()  # all that the functions mention, attributes too
 
     def replace(self, function: Any) -> Any:
-        """Return the copy of any callable."""
+        """Return the copy of the rule itself, any callable."""
         if isinstance(function, types.FunctionType):
             return self.copy(function)
-        if isinstance(function, functools.partial):
-            inner = self.replace(function.func)
-            return functools.partial(inner, *function.args, **function.keywords)
+        if isinstance(function, partial):
+            return self._partial(function, self.replace)
         if isinstance(function, types.MethodType):
-            return types.MethodType(self.replace(function.__func__), function.__self__)
+            owner = self.stand_in(function.__self__)
+            return types.MethodType(self.replace(function.__func__), owner)
+        wrapped = wrapped_function(function)
+        if wrapped is not None:
+            return self.copy(wrapped)
         plain = plain_function(function)
-        return function if plain is None else types.MethodType(self.copy(plain), function)
+        if plain is None:
+            return self.stand_in(function)
+        return types.MethodType(self.copy(plain), self.stand_in(function))
 
+    # --- what stands in for a value -----------------------------------------------------------------
+    def stand_in(self, value: Any, name: str = "") -> Any:
+        """Return what a rule's copy sees in place of a value: the value itself, mostly."""
+        make = self.maker(value, name)
+        return value if make is None else make()
+
+    def maker(self, value: Any, name: str = "") -> Maker | None:
+        """Return what makes a value's stand-in, or None where the value stays."""
+        kind = type(value)
+        known = self.index.functions.get(id(value))
+        if known is not None:
+            return partial(_itself, known[1])
+        if kind in PLAIN or isinstance(value, Value):
+            return None
+        if kind is not types.FunctionType and callable(value):
+            for find in self.index.finders:
+                stand_in = find(value)
+                if stand_in is not None:
+                    return partial(_itself, stand_in)
+        if isinstance(value, type):
+            return self._class_maker(value) if self.index.libraries else None
+        if kind is types.FunctionType and self.is_users(value):
+            return partial(self.copy, value)
+        if kind is types.ModuleType:
+            return self._module_maker(value, name)
+        if kind in (list, tuple, dict):
+            return self._container_maker(value)
+        if isinstance(value, partial):
+            inner = self.maker(value.func)
+            return None if inner is None else partial(self._partial, value, self.stand_in)
+        if callable(value):
+            wrapped = wrapped_function(value)  # the user's, though the object may be the library's
+            if wrapped is not None and self.is_users(wrapped):
+                return partial(self._unwrapped, value, wrapped)
+            library = home(value)
+            if library in self.index.libraries:
+                return partial(self._call, library, value, name)
+            if isinstance(value, types.MethodType):
+                return self._method_maker(value)
+            if wrapped is not None:
+                return None
+        return self._object_maker(value)
+
+    def _call(self, library: str, function: Any, name: str) -> Call:
+        """Return the stand-in for a library's function."""
+        own = getattr(function, "__name__", type(function).__name__)
+        name = name or f"{getattr(function, '__module__', library)}.{own}"
+        return Call(library, self.index.libraries[library], function, name, self.trace)
+
+    def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
+        """Return the copy of a decorated function; of a value and a gradient function, its value alone."""
+        kind, dialects = type(wrapper), self.index.dialects.values()
+        copy = self.copy(function)
+        plain = partial(_first_of, copy) if any(kind in d.paired for d in dialects) else copy
+        make = next((d.own_gradients[kind] for d in dialects if kind in d.own_gradients), None)
+        own = None if make is None or self.trace.kind == "rule" else make(wrapper)
+        return plain if own is None else partial(_by_own_gradient, own, plain, self.trace)
+
+    def _partial(self, given: partial[Any], replace: Callable[[Any], Any]) -> partial[Any]:
+        args = [self.stand_in(value) for value in given.args]
+        keywords = {name: self.stand_in(value) for name, value in given.keywords.items()}
+        return partial(replace(given.func), *args, **keywords)
+
+    def _module_maker(self, module: types.ModuleType, name: str = "") -> Maker | None:
+        """A module is replaced where what stands in it may be: no other library's is touched."""
+        root = module.__name__.partition(".")[0]
+        if root == OWN and root != self.root:
+            return None
+        is_users = root == self.root or not is_library_file(getattr(module, "__file__", None))
+        if root in self.index.libraries or is_users or root == "math":
+            return partial(_Module, module, self, name)
+        if root in self.index.dialects and self.index.names & self.names:
+            return partial(_Module, module, self, name)
+        return None
+
+    def _container_maker(self, container: Any) -> Maker | None:
+        """A list, tuple or dict of functions is replaced, one of numbers is not."""
+        values = container.values() if isinstance(container, dict) else container
+        if len(container) > 64 or not any(callable(v) and self.maker(v) for v in values):
+            return None
+        return partial(self._container, container)
+
+    def _container(self, container: Any) -> Any:
+        if isinstance(container, dict):
+            return {key: self.stand_in(value) for key, value in container.items()}
+        return type(container)(map(self.stand_in, container))
+
+    def _method_maker(self, method: types.MethodType) -> Maker | None:
+        if not isinstance(method.__func__, types.FunctionType) or not self.is_users(
+            method.__func__
+        ):
+            return None
+        return partial(self.replace, method)
+
+    # --- the user's classes and objects ----------------------------------------------------------------
+    def _class_maker(self, kind: type) -> Maker | None:
+        """A class of the user's is replaced where its methods may lead to a library without protocol."""
+        if kind not in self.leading:
+            methods = map(_method_of, vars(kind).values()) if self._is_users_class(kind) else ()
+            self.leading[kind] = any(
+                self.is_users(m) and self._may_lead(m) for m in methods if m is not None
+            )
+        return partial(self._class, kind) if self.leading[kind] else None
+
+    def _is_users_class(self, kind: type) -> bool:
+        root = kind.__module__.partition(".")[0]
+        if root.startswith(OWN):
+            return False
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        return root == self.root or not is_library_file(file)
+
+    def _object_maker(self, value: Any) -> Maker | None:
+        """An object is replaced where its class is."""
+        if not self.index.libraries or not hasattr(value, "__dict__"):
+            return None
+        return None if self._class_maker(type(value)) is None else partial(self._object, value)
+
+    def _may_lead(self, method: types.FunctionType) -> bool:
+        """Return whether a method mentions a function or module, which may be such a library's."""
+        return any(
+            isinstance(value, types.FunctionType | types.ModuleType)
+            or home(value) in self.index.libraries
+            for value in _referred(method)
+            if type(value) not in PLAIN
+        )
+
+    def _class(self, kind: type) -> type:
+        """Return a subclass whose methods are copies, and whose objects' attributes are replaced when asked for."""
+        known = self.classes.get(kind)
+        if known is not None:
+            return known
+
+        def replaced(own: Any, name: str) -> Any:
+            found = object.__getattribute__(own, name)
+            return found if name.startswith("__") else self.stand_in(found)
+
+        names: dict[str, Any] = {"__getattribute__": replaced, "__module__": kind.__module__}
+        try:
+            made = type(kind)(kind.__name__, (kind,), names)
+        except TypeError:  # a class that has no subclasses
+            made = kind
+        self.classes[kind] = made
+        for name, value in vars(kind).items() if made is not kind else ():
+            method = _method_of(value)
+            if method is not None and self.is_users(method):
+                copied = self.copy(method)
+                whole = type(value)(copied) if isinstance(value, WRAPPED) else copied
+                setattr(made, name, whole)
+        return made
+
+    def _object(self, value: Any) -> Any:
+        """Return an object of the replaced class that shares the state of another."""
+        known = self.objects.get(id(value))
+        if known is not None:
+            return known[1]
+        try:
+            made = object.__new__(self._class(type(value)))
+            object.__setattr__(made, "__dict__", vars(value))
+        except TypeError:  # a class that builds its objects in another way
+            made = value
+        self.objects[id(value)] = (value, made)
+        return made
+
+    # --- the user's functions --------------------------------------------------------------------------
     def copy(self, function: types.FunctionType) -> types.FunctionType:
         """Return the copy of a Python function."""
         if function in self.done:
             return self.done[function]
+        referred = list(mentioned(function))
+        self.names.update(name for name, _ in referred)
         self.trace.codes.update(nested_codes(function.__code__))
         self.trace.numbers.update(v for v in _referred(function) if isinstance(v, float))
         namespace = dict(function.__globals__)
         own = namespace.get("__builtins__", builtins)
-        namespace["__builtins__"] = {**(own if isinstance(own, dict) else vars(own)), **BUILTINS}
-        hidden = {name: find_stand_ins(name) for name, _ in mentioned(function)}
-        stands = [stand_in_for(contents(cell), "", hidden) for cell in function.__closure__ or ()]
-        # A cell without a helper is shared, so that `nonlocal` works.
+        own = own if isinstance(own, dict) else vars(own)
+        namespace["__builtins__"] = {
+            **own, **BUILTINS, "__import__": partial(self._imported, own["__import__"]),
+        }  # fmt: skip
+        makers = [self.maker(contents(cell)) for cell in function.__closure__ or ()]
+        # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
-            types.CellType()
-            if self.is_users(contents(cell)) or stand is not contents(cell)
-            else cell
-            for cell, stand in zip(function.__closure__ or (), stands, strict=True)
+            cell if make is None else types.CellType()
+            for cell, make in zip(function.__closure__ or (), makers, strict=True)
         )
         copy = types.FunctionType(
             function.__code__, namespace, function.__name__, function.__defaults__, cells or None
@@ -178,24 +328,69 @@ class _Substitution:
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__qualname__ = function.__qualname__
         self.done[function] = copy  # before what it refers to: it may refer to itself
-        for name, value in mentioned(function):
-            if self.is_users(value):
-                namespace[name] = self.copy(value)
-            elif (stand := stand_in_for(value, name, hidden)) is not value:
-                namespace[name] = stand
-        for cell, original, stand in zip(cells, function.__closure__ or (), stands, strict=True):
-            if cell is not original:
-                is_users = self.is_users(original.cell_contents)
-                cell.cell_contents = self.copy(original.cell_contents) if is_users else stand
+        for name, value in referred:
+            make = self.maker(value)
+            if make is not None:
+                namespace[name] = make()
+        for cell, make in zip(cells, makers, strict=True):
+            if make is not None:
+                cell.cell_contents = make()
+        if function.__defaults__:
+            copy.__defaults__ = tuple(map(self.stand_in, function.__defaults__))
+        if function.__kwdefaults__:
+            copy.__kwdefaults__ = self._container(function.__kwdefaults__)
         return copy
+
+    def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The import statement of a rule: a module that it imports is replaced as a global one is."""
+        return self.stand_in(own_import(*args, **kwargs))
 
     def is_users(self, helper: Any) -> bool:
         """Return whether a helper is the user's: of the rule's own package, or of no library."""
         if not isinstance(helper, types.FunctionType):
             return False
-        module = helper.__module__ or ""
+        module, file = helper.__module__ or "", helper.__code__.co_filename
         if module.startswith(RECORDING):
             return False
-        if module.partition(".")[0] == self.root:
+        if not is_library_file(file):
             return True
-        return not helper.__code__.co_filename.startswith((*LIBRARIES, "<"))
+        # What a library's decorator made of a user's function bears the name of the user's module.
+        return module.partition(".")[0] == self.root and file.startswith(self.own_files)
+
+
+def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)[0]
+
+
+def _method_of(value: Any) -> types.FunctionType | None:
+    """Return the function that stands in a class, bare or wrapped."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def _by_own_gradient(
+    own: Callable[..., Any], plain: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function with a gradient of its own; where that is not captured, no derivative may be taken."""
+    if not holds_symbol((*args, *kwargs.values())):
+        return own(*args, **kwargs)
+    try:
+        return own(*args, **kwargs)
+    except (NeedFact, TraceError):
+        trace.lost_gradient = getattr(own, "name", "a function")
+        return plain(*args, **kwargs)
+
+
+def _itself(stand_in: Any) -> Any:
+    return stand_in
+
+
+def _referred(function: types.FunctionType) -> Iterator[Any]:
+    """Yield what a function's names stand for: globals, closure, defaults."""
+    yield from (value for _, value in mentioned(function))
+    yield from map(contents, function.__closure__ or ())
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()

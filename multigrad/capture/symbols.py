@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ..ir import neutral
-from ..ir.record import NeedFact, dtype_name
-from ..ir.types import BOOL, INPUT_SHAPE, INT32, T
+from ..ir.record import NeedFact, dtype_name, needed_shapes
+from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
 
 if TYPE_CHECKING:
     from .tracer import V
@@ -43,7 +44,7 @@ class SymbolicDType:
 
     @property
     def is_floating_point(self) -> bool:
-        return self.symbol not in (BOOL, INT32)
+        return self.symbol not in (BOOL, *INTEGERS)
 
 
 class SymbolicDevice:
@@ -90,7 +91,42 @@ class SymbolicShape:
     def numel(self) -> Any:
         return neutral.size(self.value)
 
+    def num_elements(self) -> Any:
+        return neutral.size(self.value)
+
+    def as_list(self) -> list[int]:
+        return list(self._known())
+
+    @property
+    def rank(self) -> int:
+        return self.value.ndim
+
+    @property
+    def ndims(self) -> int:
+        return self.value.ndim
+
     def _known(self) -> tuple[int, ...]:
-        if self.value.node.type.shape == INPUT_SHAPE:
-            raise NeedFact("shape")  # known, it would be a tuple
-        raise self.value.trace.error("needs the shape of an intermediate value")
+        raise NeedFact(*needed_shapes(self.value.node))  # known, it would be a tuple
+
+
+class KnownShape(tuple[int, ...]):
+    """A shape that is fixed in this capture, with what the libraries' own shapes have besides a tuple's."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        return math.prod(self)
+
+    def num_elements(self) -> int:
+        return math.prod(self)
+
+    def as_list(self) -> list[int]:
+        return list(self)
+
+    @property
+    def rank(self) -> int:
+        return len(self)
+
+    @property
+    def ndims(self) -> int:
+        return len(self)

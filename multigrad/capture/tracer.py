@@ -11,18 +11,20 @@ from typing import Any
 
 from ..ir import neutral, ops
 from ..ir.graph import Node, make_node
-from ..ir.record import NeedFact, Value, cast_node, known_shape
+from ..ir.record import NeedFact, Value, cast_node, known_shape, needed_shapes, shape_fact
 from ..ir.shape_meaning import as_index
 from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, T, Type, is_float, keeps_rank
 from . import indexing, methods
 from .dialect import find_dialect, record_call
-from .symbols import DEVICE, SymbolicDType, SymbolicShape
+from .symbols import DEVICE, KnownShape, SymbolicDType, SymbolicShape
 
 # Operations that give a view in every library that has views; some others give one in some of them.
 SURE_VIEWS = (
     ops.BROADCAST_TO, ops.EXPAND_DIMS, ops.GETITEM, ops.MOVEAXIS, ops.PERMUTE_DIMS, ops.SQUEEZE,
     ops.STOP_GRADIENT, ops.SWAPAXES,
 )  # fmt: skip
+# Attributes that TensorFlow's functions look for in whatever they are given.
+PROBED = ("graph", "is_tensor_like")
 
 
 class V(Value):
@@ -49,7 +51,7 @@ class V(Value):
     @property
     def shape(self) -> Any:
         known = known_shape(self)
-        return SymbolicShape(self) if known is None else known
+        return SymbolicShape(self) if known is None else KnownShape(known)
 
     @property
     def size(self) -> Any:
@@ -58,14 +60,18 @@ class V(Value):
 
     @property
     def ndim(self) -> int:
-        shape = self.node.type.shape
-        if self.node.type.kind == "scalar" or shape == ROW:
+        node, facts = self.node, self.trace.facts
+        shape = node.type.shape
+        if node.type.kind == "scalar" or shape == ROW:
             return 0
-        if shape == INPUT_SHAPE or (isinstance(shape, tuple) and shape[2]):
-            if "ndim" not in self.trace.facts:
-                raise NeedFact("ndim")
-            return self.trace.facts["ndim"]
-        raise self.trace.error("needs the rank of an intermediate value")
+        keeps = shape == INPUT_SHAPE or keeps_rank(shape)
+        fact = "ndim" if keeps else shape_fact(node, "ndim")
+        if fact is not None and fact in facts:
+            return facts[fact]
+        known = known_shape(self)
+        if known is not None:
+            return len(known)
+        raise NeedFact(*((fact,) if fact is not None else needed_shapes(node)))
 
     @property
     def T(self) -> Any:
@@ -121,14 +127,20 @@ class V(Value):
             "turns a symbolic tensor into a NumPy array. Use array functions on it"
         )
 
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        # TensorFlow asks its dispatcher only after a TypeError.
+        raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
+
     # --- methods ---------------------------------------------------------------------------------------
     def __getattr__(self, name: str) -> Any:
         dialect = find_dialect(self.trace.dialect)
         own = dialect.methods if dialect is not None else {}
+        if dialect is not None and name in dialect.attributes:
+            return dialect.attributes[name](self)
         method = own.get(name) or methods.METHODS.get(name)
         if method is not None:
             return _Bound(method, self)
-        if name.startswith("__"):
+        if name.startswith("__") or name in PROBED:
             raise AttributeError(name)
         plain = name.removesuffix("_")
         in_place = methods.IN_PLACE.get(name) or own.get(plain) or methods.METHODS.get(plain)

@@ -15,14 +15,14 @@ import numpy as np
 from ..ir import neutral
 from ..ir.neutral import *
 from ..ir.record import NeedFact, dtype_name
-from ..ir.types import BOOL, FLOATS, INT32, T
+from ..ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, T
 from . import creation
 from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any
 
 __array_api_version__ = "2024.12"
-bool, int32 = SymbolicDType(BOOL), SymbolicDType(INT32)
+bool, int32, int64 = SymbolicDType(BOOL), SymbolicDType(INT32), SymbolicDType(INT64)
 float16, bfloat16, float32, float64 = (SymbolicDType(name) for name in FLOATS)
 newaxis = None
 
@@ -114,7 +114,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     if not isinstance(kind, str):
         return dtype == kind
     name = dtype_name(dtype)
-    own = {BOOL: ("bool",), INT32: ("integral", "signed integer", "numeric")}
+    own = {BOOL: ("bool",), **dict.fromkeys(INTEGERS, ("integral", "signed integer", "numeric"))}
     return kind in own.get(name, ("real floating", "numeric"))
 
 
@@ -130,6 +130,6 @@ linalg = SimpleNamespace(
 
 __all__ = [
     "arange", "asarray", "bfloat16", "bool", "empty_like", "eye", "finfo", "float16", "float32", "float64", "full",
-    "int32", "isdtype", "linalg", "linspace", "newaxis", "ones", "zeros",
+    "int32", "int64", "isdtype", "linalg", "linspace", "newaxis", "ones", "zeros",
 ]  # fmt: skip
 __all__ += neutral.__all__

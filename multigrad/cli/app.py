@@ -15,10 +15,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import multigrad as xg
+from multigrad.cli.named import find, make_inputs
 from multigrad.demo.frameworks import prepare_environment
 from multigrad.errors import MultigradError
 
-MISUSED = 2
+FAILED, MISUSED = 1, 2
 
 app = typer.Typer(
     name="multigrad",
@@ -30,6 +31,22 @@ app = typer.Typer(
 
 RuleName = Annotated[
     str, typer.Argument(metavar="RULE", help="A rule's name; see: multigrad rules")
+]
+
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="module:name of a Function, a rule or an activation; a saved file; or a rule's name.",
+    ),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="The shape of a tensor, such as 3x4; once for each of them."),
+]
+Numbers = Annotated[
+    list[float] | None,
+    typer.Option("--number", help="A number that follows the tensors; once for each of them."),
 ]
 
 
@@ -94,6 +111,47 @@ def source(
     """Print the code that runs for a rule on one backend."""
     with report_errors():
         typer.echo(xg.source(xg.get(rule), backend, forward=forward))
+
+
+@app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
+def check(
+    what: Named,
+    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Where to run it; NumPy if not given.")
+    ] = None,
+    shapes: Shapes = None,
+    numbers: Numbers = None,
+) -> None:
+    """Compare a gradient with finite differences, or a surrogate with the true derivative."""
+    prepare_environment()
+    with report_errors():
+        report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
+        typer.echo(report)
+    raise typer.Exit(0 if report.ok else FAILED)
+
+
+@app.command(
+    epilog="Example: multigrad parity triangular --forward Heaviside --backends numpy,torch"
+)
+def parity(
+    what: Named,
+    forward: Annotated[str | None, typer.Option(help="Put a rule under this activation.")] = None,
+    backends: Annotated[
+        str, typer.Option(help="Comma-separated backends; all installed ones if not given.")
+    ] = "",
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
+    shapes: Shapes = None,
+    numbers: Numbers = None,
+) -> None:
+    """Run forward and backward on every backend and compare the numbers with float64."""
+    prepare_environment()
+    with report_errors():
+        found = find(what, forward)
+        inputs = make_inputs(shapes, numbers, dtype, found)
+        report = xg.parity(found, *inputs, backends=split(backends) or None)
+        typer.echo(report)
+    raise typer.Exit(0 if report.ok else FAILED)
 
 
 @app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")

@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
+from multigrad import xp
+from multigrad.capture.methods import METHODS
 from multigrad.ir import neutral, ops
 from multigrad.lowering.backend import Backend, load_backend
 from multigrad.lowering.differences import ALL, KINDS, Difference
 from multigrad.registry import resolve
+
+from .captured import captured_names, describe
 
 # Where each of our backends declares what its framework does differently; a stranger's has docs of its own.
 DIFFERENCES = {
@@ -157,6 +161,42 @@ def keyed(rule: xg.Rule) -> dict[str, Any]:
     return {} if graph.input("key") is None else {"key": 0}
 
 
+# --- dialects -----------------------------------------------------------------------------------
+
+LIBRARIES = {
+    "numpy": "NumPy and SciPy", "torch": "torch", "jax": "jax", "tensorflow": "TensorFlow",
+    "keras": "Keras, whatever it runs on",
+}  # fmt: skip
+
+
+def render_dialects() -> str:
+    """Return the page about the names that rules may use."""
+    header = ("name", "ops")
+    parts = []
+    for dialect, title in LIBRARIES.items():
+        rows = [(code(names), describe(handler)) for names, handler in captured_names(dialect)]
+        parts += [f"## {title}\n\n{len(rows)} functions.", table(header, rows)]
+    own = [(f"`xp.{name}`", describe(getattr(xp, name))) for name in sorted(xp.__all__)]
+    own = [row for row in own if callable(getattr(xp, row[0].strip("`").removeprefix("xp.")))]
+    common = [(f"`x.{name}`", describe(handler)) for name, handler in sorted(METHODS.items())]
+    return page(
+        "Dialects",
+        "Every name that a rule may use, by library, with the op that it is captured as (see [ops](ops.md)); where "
+        "there are several, the handler is composed of them, and the arguments decide which are recorded. A library's "
+        "name keeps that library's defaults: `torch.std` divides by n - 1, `jnp.std` by n. Names of one function "
+        "stand in one row. Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on numbers "
+        "are captured in every dialect.",
+        "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` keras.ops. *No op*: the "
+        "name gives the tensor itself, a shape, a dtype, a constant or a Python value.",
+        *parts,
+        f"## xg.xp and the Array API\n\n{len(own)} functions; `x.__array_namespace__()` gives them too.",
+        table(header, own),
+        f"## Methods of a tensor\n\n{len(common)} methods, in every dialect; where libraries differ, that of the rule's "
+        "own library is meant.",
+        table(header, common),
+    )
+
+
 # --- fast kernels -------------------------------------------------------------------------------
 
 
@@ -239,6 +279,7 @@ def reason_of(row: Difference) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
+    "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
 }

@@ -12,7 +12,18 @@ from . import ops
 from .constants import array_node
 from .graph import Node, make_node
 from .ops import Op
-from .types import BOOL, BOOL_SCALAR, FLOAT_SCALAR, INT32, INT_SCALAR, ROW, T, Type, is_float
+from .types import (
+    BOOL,
+    BOOL_SCALAR,
+    FLOAT_SCALAR,
+    INT32,
+    INT_SCALAR,
+    INTEGERS,
+    ROW,
+    T,
+    Type,
+    is_float,
+)
 
 
 class NeedFact(Exception):
@@ -50,11 +61,11 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
                 raise TypeError(f"it needs bools, not {node.type}")
         return nodes
     if op.coerce == "int":
-        nodes = [cast_node(n, INT32) if _is_integer_array(n) else n for n in nodes]
+        target = _integers(nodes) or INT32
         for node in nodes:
-            if node.type.dtype not in (INT32, "int"):
+            if node.type.dtype not in (*INTEGERS, "int") and not _is_integer_array(node):
                 raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
-        return nodes
+        return [_as_dtype(n, target) for n in nodes]
     if op.coerce == "where":
         condition, *values = nodes
         if condition.type.dtype != "bool":
@@ -85,12 +96,15 @@ def _unify(
         target = floats[names.index(widest)] if widest in names else widest
     else:
         target = floats[0] if floats else T
-    if not floats and op in ops.INTEGER_OPS and _are_integers(nodes):
-        target = INT32
-    return [
-        cast_node(n, target) if n.type.kind == "tensor" and n.type.dtype != target else n
-        for n in nodes
-    ]
+    if not floats and op in ops.INTEGER_OPS:
+        target = _integers(nodes) or target
+    return [_as_dtype(n, target) for n in nodes]
+
+
+def _as_dtype(node: Node, dtype: str) -> Node:
+    """Return a tensor's node in a dtype; a number stays weak."""
+    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
+    return cast_node(node, dtype) if is_other else node
 
 
 def _is_float_tensor(node: Node) -> bool:
@@ -102,10 +116,12 @@ def _is_integer_array(node: Node) -> bool:
     return node.op is ops.ARRAY and "int" in node.attr("value").dtype
 
 
-def _are_integers(nodes: list[Node]) -> bool:
-    """Return whether one is an int32 tensor, and the others are integers or bools."""
+def _integers(nodes: list[Node]) -> str | None:
+    """Return the wider integer dtype of tensors among integers and bools; None: these are not."""
     kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
-    return INT32 in {n.type.dtype for n in nodes} and not any("float" in kind for kind in kinds)
+    if any("float" in kind for kind in kinds):
+        return None
+    return max((n.type.dtype for n in nodes if n.type.dtype in INTEGERS), default=None)
 
 
 def _wider(names: list[str]) -> str:

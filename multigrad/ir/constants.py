@@ -134,6 +134,8 @@ def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
             f"uses a {kind}, which is not captured: write it as a Python number or an array, "
             f"or register the rule with native=True to run it as it is"
         ) from None
+    if backend.name != "numpy":
+        trace.lifted.append(operand)
     # Not `is_traced`: a compiler may be reading along while a rule makes a constant all the same.
     try:
         return np.asarray(backend.to_numpy(operand))

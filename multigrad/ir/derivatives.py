@@ -6,11 +6,13 @@ graph like any other: it can be lowered, shown and differentiated again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UnsupportedOp
 from . import neutral, ops
-from .graph import Graph, Node, make_node
+from .calls import Calls
+from .graph import Graph, Node, make_node, walk
 from .record import Trace, Value
 from .types import UNKNOWN, is_float
 
@@ -22,43 +24,85 @@ def pullback(forward: Graph, wrt: str = "tin") -> Graph:
         forward: a graph with one output.
         wrt: the name of a float input.
     """
+    return pullbacks(forward, (wrt,), ("grad_out",))
+
+
+def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | None]) -> Graph:
+    """Return the graph `(*cotangents, *inputs) -> *gradients` of the true derivative.
+
+    Args:
+        wrt: the names of float inputs.
+        cotangents: a name for each output's cotangent; None for an output without one.
+    """
     trace = Trace(f"d({forward.name})")
-    output = forward.outputs[0]
-    grad_out = trace.input("grad_out", output.type)
-    target = forward.input(wrt)
-    if target is None:
-        raise ValueError(f"graph {forward.name!r} has no input {wrt!r}")
-    gradient = accumulate(trace, output, target, grad_out)
-    if gradient is None:
-        gradient = neutral.zeros_like(trace.value(target))
-    return Graph(trace.name, (grad_out.node, *forward.inputs), (gradient.node,))
+    given = {
+        name: trace.input(name, output.type)
+        for name, output in zip(cotangents, forward.outputs, strict=True)
+        if name is not None
+    }
+    targets = []
+    for name in wrt:
+        target = forward.input(name)
+        if target is None:
+            raise ValueError(f"graph {forward.name!r} has no input {name!r}")
+        targets.append(target)
+    pairs = zip(cotangents, forward.outputs, strict=True)
+    seeds = [(output, given[name]) for name, output in pairs if name is not None]
+    gradients = accumulate_all(trace, seeds, targets)
+    results = [
+        neutral.zeros_like(trace.value(target)) if gradient is None else gradient
+        for target, gradient in zip(targets, gradients, strict=True)
+    ]
+    inputs = (*(value.node for value in given.values()), *forward.inputs)
+    return Graph(trace.name, inputs, tuple(result.node for result in results), forward.locations)
 
 
 def accumulate(trace: Trace, output: Node, target: Node, grad_out: Value) -> Value | None:
     """Return the cotangent of `target`, or None where `output` does not depend on it."""
-    cotangents: dict[Node, Any] = {output: grad_out}
-    order = list(Graph("", (), (output,)).nodes())
-    active = _depend_on(order, target)
+    return accumulate_all(trace, [(output, grad_out)], [target])[0]
+
+
+def accumulate_all(
+    trace: Trace, seeds: Sequence[tuple[Node, Value]], targets: Sequence[Node]
+) -> list[Value | None]:
+    """Return the cotangent of each target, or None where no output depends on it.
+
+    Args:
+        seeds: outputs with their cotangents.
+        targets: the nodes whose cotangents are asked for.
+    """
+    cotangents: dict[Node, Any] = {}
+    for output, cotangent in seeds:
+        known = cotangents.get(output)
+        cotangents[output] = cotangent if known is None else known + cotangent
+    order = list(walk(output for output, _ in seeds))
+    active = _depend_on(order, targets)
+    calls = Calls(trace, order)
     for node in reversed(order):
-        if node is target or node not in cotangents or node not in active:
+        if node not in active or node.op is ops.INPUT:
             continue
-        if node.op.vjp is None:
+        if node.op is ops.CALL:
+            shares = calls.pull(node, cotangents)
+        elif node not in cotangents:
+            continue
+        elif node.op.vjp is None:
             raise UnsupportedOp(f"{node.op.name} has no derivative")
-        operands = [trace.value(operand) for operand in node.operands]
-        shares = node.op.vjp(
-            neutral, cotangents[node], trace.value(node), *operands, **dict(node.attrs)
-        )
+        else:
+            operands = [trace.value(operand) for operand in node.operands]
+            shares = node.op.vjp(
+                neutral, cotangents[node], trace.value(node), *operands, **dict(node.attrs)
+            )
         for operand, share in zip(node.operands, shares, strict=True):
             if share is None or operand not in active or not is_float(operand.type):
                 continue
             share = _match(trace, share, operand)
             known = cotangents.get(operand)
             cotangents[operand] = share if known is None else known + share
-    return cotangents.get(target)
+    return [cotangents.get(target) for target in targets]
 
 
-def _depend_on(order: list[Node], target: Node) -> set[Node]:
-    active = {target}
+def _depend_on(order: list[Node], targets: Sequence[Node]) -> set[Node]:
+    active = set(targets)
     for node in order:
         if any(operand in active for operand in node.operands):
             active.add(node)

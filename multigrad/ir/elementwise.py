@@ -9,6 +9,7 @@ import numpy as np
 from . import meaning, pullbacks, special_pullbacks
 from .op import (
     Op,
+    called,
     cast_to,
     chosen,
     compared,
@@ -24,6 +25,10 @@ from .op import (
 INPUT = op(
     "input", "", attrs=("name",), result=structural, numpy=structural, vjp=None, doc="An input."
 )
+CALL = op(
+    "call", "value *inputs", attrs=("function", "position"), result=called, numpy=structural, vjp=None,
+    doc="An output of a function that has a gradient of its own.", coerce="raw",
+)  # fmt: skip
 CONST = op(
     "const", "", attrs=("value",), result=structural, numpy=structural, vjp=None, doc="A number."
 )

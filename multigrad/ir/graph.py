@@ -53,13 +53,15 @@ class Location:
 class Graph:
     """A pure function: `inputs` (INPUT nodes, in order) to `outputs`.
 
-    `locations` says where in the user's source a node was written; it does not change what the graph means.
+    `locations` says where in the user's source a node was written, `origin` in which dialect and how it was captured;
+    they do not change what the graph means.
     """
 
     name: str
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     locations: Mapping[Node, Location] = field(default_factory=dict)
+    origin: str = ""
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node the outputs need, operands before users."""
@@ -123,7 +125,8 @@ def format_graph(graph: Graph) -> str:
     """Return the text form, one node a line, for reading."""
     inputs = [(node.attr("name"), node.type) for node in graph.inputs]
     names = {node: node.attr("name") for node in graph.inputs}
-    lines = [f"{graph.name}({', '.join(f'{name}: {type_}' for name, type_ in inputs)})"]
+    origin = f"  # {graph.origin}" if graph.origin else ""
+    lines = [f"{graph.name}({', '.join(f'{name}: {type_}' for name, type_ in inputs)}){origin}"]
     for node in graph.nodes():
         if node.op.name == "const":
             names[node] = repr(node.attr("value"))

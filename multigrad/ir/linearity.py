@@ -6,7 +6,7 @@ to grad_out. So a rule written for reverse mode gives forward mode without a sec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..errors import UnsupportedOp
 from . import neutral, ops
@@ -20,18 +20,17 @@ CONSTANT, LINEAR = 0, 1
 Degree = int | None  # None: neither
 
 
-def is_linear(backward: Graph) -> bool:
-    """Return whether a backward graph is linear in grad_out (zero included)."""
+def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> bool:
+    """Return whether a backward graph is linear in its cotangents together (zero included)."""
     degrees: dict[Node, Degree] = {}
     for node in backward.nodes():
-        degrees[node] = _degree(node, degrees)
-    output = backward.outputs[0]
-    return degrees[output] == LINEAR or _is_zero(output)
+        degrees[node] = _degree(node, degrees, cotangents)
+    return all(degrees[output] == LINEAR or _is_zero(output) for output in backward.outputs)
 
 
-def _degree(node: Node, degrees: dict[Node, Degree]) -> Degree:
+def _degree(node: Node, degrees: dict[Node, Degree], cotangents: Sequence[str]) -> Degree:
     if node.op is ops.INPUT:
-        return LINEAR if node.attr("name") == "grad_out" else CONSTANT
+        return LINEAR if node.attr("name") in cotangents else CONSTANT
     shape_only = ops.SHAPE_ONLY.get(node.op, ())
     operands = [degrees[o] for i, o in enumerate(node.operands) if i not in shape_only]
     if all(degree == CONSTANT for degree in operands):

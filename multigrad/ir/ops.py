@@ -18,7 +18,7 @@ from .op import OPS, Op
 from .ordering import *
 from .shapes import *
 
-STRUCTURE = (elementwise_rows.INPUT, elementwise_rows.CONST)
+STRUCTURE = (elementwise_rows.INPUT, elementwise_rows.CONST, elementwise_rows.CALL)
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)
 # Arithmetic that stays in int32 where all its operands are integers; other ops take the float dtype.
 INTEGER_OPS: tuple[Op, ...] = (

@@ -132,9 +132,17 @@ def _with_operands(node: Node, operands: tuple[Node, ...]) -> Node:
     return make_node(node.op, operands, attrs, node.op.result(*(o.type for o in operands), **attrs))
 
 
-def substitute(graph: Graph, replacements: dict[Node, Node]) -> Graph:
-    """Return the graph with nodes replaced."""
-    return rebuild(graph, lambda node: replacements.get(node, node))
+def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
+    """Return the graph with nodes replaced, whatever is replaced below them."""
+    done: dict[Node, Node] = dict(replacements)
+    locations = dict(graph.locations)
+    for node in graph.nodes():
+        if node not in done:
+            operands = tuple(done[operand] for operand in node.operands)
+            done[node] = node if operands == node.operands else _with_operands(node, operands)
+        if node in graph.locations:
+            locations.setdefault(done[node], graph.locations[node])
+    return Graph(graph.name, graph.inputs, tuple(done[n] for n in graph.outputs), locations)
 
 
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:

@@ -19,7 +19,19 @@ from .constants import lift_array
 from .graph import Location, Node, make_node, walk
 from .ops import Op
 from .scalars import on_numbers
-from .types import BOOL, FLOATS, INPUT_SHAPE, INT32, KEY, T, Type, dtype_name
+from .types import (
+    BOOL,
+    FLOATS,
+    INPUT_SHAPE,
+    INT32,
+    INT64,
+    INTEGERS,
+    KEY,
+    ROW,
+    T,
+    Type,
+    dtype_name,
+)
 
 __all__ = [
     "NeedFact",
@@ -38,14 +50,20 @@ __all__ = [
 
 
 class Trace:
-    """One capture in progress: the facts fixed so far, where nodes were written, the draws made."""
+    """One capture in progress: the facts fixed so far, where nodes were written, the draws made.
+
+    `kind` says what is captured, for messages; `lifted` are the framework tensors that became constants.
+    """
 
     def __init__(
         self,
         name: str,
         facts: Mapping[str, Any] | None = None,
         value_class: type[Value] | None = None,
+        kind: str = "rule",
     ) -> None:
+        self.kind = kind
+        self.lifted: list[Any] = []
         self.name = name
         self.facts = dict(facts or {})
         self.value_class = value_class or Value
@@ -55,6 +73,8 @@ class Trace:
         self.draws = 0
         self.key: Node | None = None
         self.dialect = ""
+        self.routes: dict[str, str] = {}  # dialect: how its calls reached us
+        self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self._like: Node | None = None
 
     def value(self, node: Node) -> Value:
@@ -100,7 +120,10 @@ class Trace:
         where = self.location()
         at = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
-        return TraceError(f"rule {self.name!r}{at} {problem}", place)
+        if self.kind != "rule":
+            problem = problem.replace("register the rule with native=True", "give it native=True")
+            problem = problem.replace("a param of the rule", "an argument")
+        return TraceError(f"{self.kind} {self.name!r}{at} {problem}", place)
 
 
 class Value:
@@ -152,7 +175,11 @@ class Value:
         if self.node.op is ops.CONST:
             return self.node.attr("value")
         if self.node.type.kind == "scalar":
-            facts = {fact for node in walk((self.node,)) if (fact := _fact(node))}
+            nodes = list(walk((self.node,)))
+            facts = {fact for node in nodes if (fact := _fact(node))}
+            for node in nodes:
+                if node.op in (ops.DIM, ops.SIZE) and not _fact(node):
+                    facts.update(needed_shapes(node.operands[0]))
             if facts:
                 raise NeedFact(*sorted(facts))
         where = self.trace.location()
@@ -296,7 +323,9 @@ def _fact(node: Node) -> str | None:
     """Return the fact that would make a scalar node concrete."""
     if node.op is ops.INPUT and node.type.kind == "scalar":
         return f"param:{node.attr('name')}"
-    return "shape" if node.op in (ops.DIM, ops.SIZE) else None
+    if node.op not in (ops.DIM, ops.SIZE):
+        return None
+    return shape_fact(node.operands[0], "shape")
 
 
 def pow(a: Any, b: Any) -> Any:
@@ -338,9 +367,60 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
 
 def known_shape(x: Any) -> tuple[int, ...] | None:
     """Return the shape of a symbolic value where this capture has it fixed."""
-    if isinstance(x, Value) and x.node.type.shape == INPUT_SHAPE:
-        return x.trace.facts.get("shape")
-    return None
+    if not isinstance(x, Value) or x.node.type.kind != "tensor" or not x.trace.facts:
+        return None
+    fact = shape_fact(x.node, "shape")
+    if fact is not None:
+        return x.trace.facts.get(fact)
+    if x.node.type.shape == ROW:
+        return ()
+    facts = [shape_fact(node, "shape") for node in walk((x.node,)) if is_tensor_input(node)]
+    if not facts or any(fact not in x.trace.facts for fact in facts):
+        return None
+    return computed_shape(x.node, x.trace.facts)
+
+
+def is_tensor_input(node: Node) -> bool:
+    """Return whether a node is an input that has a shape."""
+    return node.op is ops.INPUT and node.type.kind == "tensor" and node.type.shape != ROW
+
+
+def shape_fact(node: Node, what: str) -> str | None:
+    """Return the name of the fact that tells a value's "shape" or "ndim"; None: it is computed from others."""
+    if node.type.shape == INPUT_SHAPE:
+        return what
+    return f"{what}:{node.attr('name')}" if is_tensor_input(node) else None
+
+
+def needed_shapes(node: Node) -> tuple[str, ...]:
+    """Return the facts from which a value's shape follows."""
+    found = (shape_fact(n, "shape") for n in walk((node,)) if is_tensor_input(n))
+    return tuple(dict.fromkeys(fact for fact in found if fact is not None))
+
+
+def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a value by its meaning, run on zeros of the inputs' shapes."""
+    import numpy as np
+
+    done: dict[Node, Any] = {}
+    with np.errstate(all="ignore"):
+        for each in walk((node,)):
+            if is_tensor_input(each):
+                dtype = "int32" if each.type.dtype in INTEGERS else "float32"
+                dtype = BOOL if each.type.dtype == BOOL else dtype
+                done[each] = np.zeros(facts[shape_fact(each, "shape")], dtype)
+            elif each.op is ops.INPUT:
+                done[each] = (0, 0) if each.type.kind == "key" else np.float32(1)
+            elif each.op is ops.CONST:
+                done[each] = each.attr("value")
+            elif each.op is ops.CALL:
+                done[each] = done[each.operands[0]]
+            else:
+                attrs = dict(each.attrs)
+                if attrs.get("dtype") in (T, *FLOATS):
+                    attrs["dtype"] = np.dtype("float32")
+                done[each] = each.op.numpy(*(done[o] for o in each.operands), **attrs)
+    return tuple(np.shape(done[node]))
 
 
 def _compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
@@ -380,7 +460,8 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if name == BOOL:
         return apply(ops.NE, x, 0)
-    if name not in (T, INT32, *FLOATS):
+    widens = name == INT64 and own.dtype in (BOOL, *INTEGERS)
+    if name not in (T, INT32, *FLOATS) and not widens:
         advice = "Cast to one of these"
         if name.startswith(("complex", "cfloat", "cdouble")):
             advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"

@@ -16,12 +16,14 @@ from typing import Any
 from . import ops
 from .graph import Graph, Node, make_node
 from .passes import substitute
-from .types import BOOL, INPUT_SHAPE, ROW, T, Type
+from .types import BOOL, INPUT_SHAPE, ROW, UNKNOWN, T, Type
 
 INFINITE = 1 << 40
 # Costs in 64ths of a byte per element. A computed float costs more than the input, which mostly lives on anyway.
 FULL, REDUCED, SINGLE = 64, 8, 1
-BYTES = {BOOL: 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "float64": 8, T: 4}
+BYTES = {
+    BOOL: 1, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8, T: 4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,19 +31,16 @@ class Cut:
     """A backward split at what forward keeps for it.
 
     Attributes:
-        keep: `tin, output, *params -> residuals`, those that forward computes for backward.
-        backward: `grad_out, *residuals, *params, [key] -> grad`.
-        residuals: the names of what is kept, in order: "tin", "output", "kept", "kept_1", ...
+        keep: `*inputs, *outputs, *params -> residuals`, those that forward computes for backward.
+        backward: `*cotangents, *residuals, *params, [key] -> *gradients`.
+        residuals: the names of what is kept, in order: an input's, an output's, "kept", "kept_1", ...
+        computed: the residuals that `keep` computes, in the order of its outputs.
     """
 
     keep: Graph
     backward: Graph
     residuals: tuple[str, ...]
-
-    @property
-    def computed(self) -> tuple[str, ...]:
-        """The residuals that `keep` computes, in the order of its outputs."""
-        return tuple(name for name in self.residuals if name not in ("tin", "output"))
+    computed: tuple[str, ...]
 
     def type(self, residual: str) -> Type:
         """Return the type of a residual."""
@@ -50,51 +49,62 @@ class Cut:
         return node.type
 
 
-def cut_residuals(forward: Graph, backward: Graph, *, floats: bool, output: bool) -> Cut:
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """What the inputs of a Function's graphs are, by name; any other is a param or the key."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    cotangents: tuple[str, ...]
+
+
+def cut_residuals(
+    forward: Graph, backward: Graph, roles: Roles, *, floats: bool, output: bool
+) -> Cut:
     """Choose what forward keeps for backward.
 
     Args:
-        forward: `tin -> output`.
-        backward: `grad_out, tin, *params, [key] -> grad`.
+        forward: `*inputs, *params, [key] -> *outputs`.
+        backward: `*cotangents, *inputs, *params, [key] -> *gradients`.
+        roles: the names of these.
         floats: whether computed floats may be kept (norms as scalars).
-        output: whether the output may be kept in the place of the input.
+        output: whether an output may be kept in the place of the inputs.
     """
-    known = find_known(backward)
+    known = find_known(backward, roles)
     needed = find_needed(backward, known)
-    result = forward.outputs[0]
-    costs = {node: cost(node, result if output else None, floats) for node in known}
+    results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
+    costs = {node: cost(node, node in results, floats) for node in known}
     names: dict[Node, str] = {}
     computed = 0
     for node in minimum_cut(costs, needed):
         if node.op is ops.INPUT:
-            names[node] = "tin"
-        elif node is result and output:
-            names[node] = "output"
+            names[node] = node.attr("name")
+        elif node in results:
+            names[node] = results[node]
         else:
             names[node] = f"kept_{computed}" if computed else "kept"
             computed += 1
-    return _split(forward, backward, names)
+    return _split(forward, backward, roles, names)
 
 
-def keep_input(forward: Graph, backward: Graph) -> Cut:
-    """Return the cut that keeps the input alone, where backward reads it."""
-    tin = backward.input("tin")
-    return _split(
-        forward, backward, {tin: "tin"} if tin is not None and backward.reads("tin") else {}
-    )
+def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
+    """Return the cut that keeps the inputs alone, those that backward reads."""
+    read = [name for name in roles.inputs if backward.input(name) and backward.reads(name)]
+    nodes = {node.attr("name"): node for node in backward.inputs}
+    return _split(forward, backward, roles, {nodes[name]: name for name in read})
 
 
-def find_known(backward: Graph) -> dict[Node, None]:
-    """Return, in order, the nodes that depend on tin and on neither grad_out nor the key."""
-    depends: dict[Node, tuple[bool, bool]] = {}  # on tin, on what only backward has
+def find_known(backward: Graph, roles: Roles) -> dict[Node, None]:
+    """Return, in order, the nodes that depend on an input and on neither a cotangent nor the key."""
+    depends: dict[Node, tuple[bool, bool]] = {}  # on an input, on what only backward has
     for node in backward.nodes():
         if node.op is ops.INPUT:
             name = node.attr("name")
-            depends[node] = (name == "tin", name in ("grad_out", "key"))
+            depends[node] = (name in roles.inputs, name in (*roles.cotangents, "key"))
         else:
             pairs = [depends[operand] for operand in node.operands]
             depends[node] = (any(a for a, _ in pairs), any(b for _, b in pairs))
-    return {node: None for node, (on_tin, later) in depends.items() if on_tin and not later}
+    return {node: None for node, (given, later) in depends.items() if given and not later}
 
 
 def find_needed(backward: Graph, known: Mapping[Node, None]) -> list[Node]:
@@ -106,25 +116,26 @@ def find_needed(backward: Graph, known: Mapping[Node, None]) -> list[Node]:
     return list(needed)
 
 
-def cost(node: Node, output: Node | None, floats: bool) -> int:
-    """Return what keeping a node costs, in 64ths of a byte per element of the input."""
-    if node.op is ops.INPUT:
-        return BYTES[T] * FULL
-    if node is output:
-        return BYTES[T] * FULL - 1
+def cost(node: Node, is_output: bool, floats: bool) -> int:
+    """Return what keeping a node costs, in 64ths of a byte per element of an input."""
     type_ = node.type
+    full = BYTES.get(type_.dtype, 4) * FULL
+    if node.op is ops.INPUT:
+        return full
+    if is_output and type_.kind == "tensor":
+        return full - 1
     exact = type_.dtype == BOOL or "int" in type_.dtype
     if type_.kind != "tensor" or not (floats or exact):
         return INFINITE
-    if type_.shape == INPUT_SHAPE:
-        return BYTES[type_.dtype] * FULL + (type_.dtype != BOOL)
+    if type_.shape == INPUT_SHAPE or (type_.shape == UNKNOWN and exact):
+        return full + (type_.dtype != BOOL)
     if type_.shape == ROW:
         return SINGLE
     return BYTES[type_.dtype] * REDUCED if isinstance(type_.shape, tuple) else INFINITE
 
 
 def minimum_cut(costs: Mapping[Node, int], needed: list[Node]) -> list[Node]:
-    """Return the cheapest nodes that separate `needed` from the input, those near the input at a tie.
+    """Return the cheapest nodes that separate `needed` from the inputs, those near the inputs at a tie.
 
     Maximum flow by augmenting paths (Edmonds and Karp, 1972); each node is an edge from (node, 0) to (node, 1).
     """
@@ -137,7 +148,7 @@ def minimum_cut(costs: Mapping[Node, int], needed: list[Node]) -> list[Node]:
     for node, amount in costs.items():
         join((node, 0), (node, 1), amount)
         if node.op is ops.INPUT:
-            join("tin", (node, 0), INFINITE)
+            join("inputs", (node, 0), INFINITE)
         for operand in node.operands:
             if operand in costs:
                 join((operand, 1), (node, 0), INFINITE)
@@ -146,7 +157,7 @@ def minimum_cut(costs: Mapping[Node, int], needed: list[Node]) -> list[Node]:
     reached = _reach(capacity) if needed else {}
     while "needed" in reached:
         path, place = [], "needed"
-        while place != "tin":
+        while place != "inputs":
             path.append((reached[place], place))
             place = reached[place]
         amount = min(capacity[a][b] for a, b in path)
@@ -159,8 +170,8 @@ def minimum_cut(costs: Mapping[Node, int], needed: list[Node]) -> list[Node]:
 
 def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
     """Return from where each place can be reached along edges with capacity left, breadth first."""
-    reached: dict[Any, Any] = {"tin": None}
-    queue = deque(["tin"])
+    reached: dict[Any, Any] = {"inputs": None}
+    queue = deque(["inputs"])
     while queue and "needed" not in reached:
         place = queue.popleft()
         for other, left in capacity[place].items():
@@ -170,23 +181,33 @@ def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
     return reached
 
 
-def _split(forward: Graph, backward: Graph, names: dict[Node, str]) -> Cut:
+def _split(forward: Graph, backward: Graph, roles: Roles, names: dict[Node, str]) -> Cut:
     """Return the graphs on both sides of the kept nodes."""
     inputs = {
-        node: node if name == "tin" else make_node(ops.INPUT, (), {"name": name}, node.type)
+        node: node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
         for node, name in names.items()
     }
-    result = forward.outputs[0]
-    output = make_node(ops.INPUT, (), {"name": "output"}, result.type)
-    params = tuple(n for n in backward.inputs if n.attr("name") not in ("grad_out", "tin", "key"))
-    computed = [node for node, name in names.items() if name not in ("tin", "output")]
-    keep = Graph("keep", (*forward.inputs, output, *params), tuple(computed), backward.locations)
-    if result.op is not ops.INPUT:
-        keep = substitute(keep, {result: output})
+    results = {
+        node: make_node(ops.INPUT, (), {"name": name}, node.type)
+        for node, name in zip(forward.outputs, roles.outputs, strict=True)
+        if node.op is not ops.INPUT
+    }
+    params = tuple(
+        node
+        for node in dict.fromkeys((*backward.inputs, *forward.inputs))
+        if node.attr("name") not in (*roles.cotangents, *roles.inputs, "key")
+    )
+    given = tuple(node for node in forward.inputs if node.attr("name") in roles.inputs)
+    computed = [
+        node for node in names if node.op is not ops.INPUT and names[node] not in roles.outputs
+    ]
+    keep = Graph("keep", (*given, *results.values(), *params), tuple(computed), backward.locations)
+    keep = substitute(keep, results)
     rest = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
-    heads = tuple(n for n in backward.inputs if n.attr("name") == "grad_out")
+    heads = tuple(n for n in backward.inputs if n.attr("name") in roles.cotangents)
     tails = tuple(n for n in backward.inputs if n.attr("name") == "key")
     rest = Graph(
         backward.name, (*heads, *inputs.values(), *params, *tails), rest.outputs, rest.locations
     )
-    return Cut(keep, rest, tuple(names.values()))
+    kept = tuple(names.values())
+    return Cut(keep, rest, kept, tuple(names[node] for node in computed))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
+import re
+import unicodedata
 from collections.abc import Callable
 from typing import TypeGuard
 
@@ -9,7 +12,7 @@ from ..errors import MultigradError
 from . import ops
 from .constants import ArrayValue
 from .graph import Graph, Node
-from .types import BOOL, FLOATS, INT32, T
+from .types import BOOL, FLOATS, INTEGERS, T
 
 Check = Callable[[Node, Graph], str | None]
 
@@ -75,7 +78,7 @@ def is_number_or_none(value: object) -> bool:
 
 
 def is_dtype(value: object) -> bool:
-    return value is None or value in (T, BOOL, INT32, *FLOATS)
+    return value is None or value in (T, BOOL, *INTEGERS, *FLOATS)
 
 
 def is_count(value: object) -> bool:
@@ -122,7 +125,30 @@ def is_index_item(item: object) -> bool:
     return item is None or item == "..." or type(item) is int
 
 
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether a value may be a variable's name in emitted code."""
+    if not isinstance(value, str) or not 0 < len(value) <= 100:
+        return False
+    # Python itself reads an identifier in this normal form.
+    plain = value.isascii() or unicodedata.normalize("NFKC", value) == value
+    return (
+        plain
+        and value.isidentifier()
+        and not keyword.iskeyword(value)
+        and not value.startswith("__")
+    )
+
+
+def is_subscripts(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and re.fullmatch(r"[A-Za-z.,]{0,100}->[A-Za-z.]{0,60}", value) is not None
+    )
+
+
 LEGAL_ATTRS: dict[str, Callable[[object], bool]] = {
+    "name": is_name,
+    "subscripts": is_subscripts,
     "axis": is_axis,
     "keepdims": is_bool,
     "approximate": is_bool,
@@ -201,10 +227,11 @@ def arithmetic_takes_numbers(node: Node, graph: Graph) -> str | None:
 def integers_are_for_integer_ops(node: Node, graph: Graph) -> str | None:
     tensors = [o.type.dtype for o in node.operands if o.type.kind == "tensor"]
     if node.op.coerce == "int":
-        wrong = [o.type for o in node.operands if o.type.dtype not in (INT32, "int")]
+        wrong = [o.type for o in node.operands if o.type.dtype not in (*INTEGERS, "int")]
         return f"it needs integers, not {wrong[0]}" if wrong else None
-    mistaken = INT32 in tensors and node.op.coerce == "float" and node.op not in ops.INTEGER_OPS
-    return f"it needs floats, not {INT32}" if mistaken else None
+    integers = next((dtype for dtype in tensors if dtype in INTEGERS), None)
+    mistaken = integers and node.op.coerce == "float" and node.op not in ops.INTEGER_OPS
+    return f"it needs floats, not {integers}" if mistaken else None
 
 
 def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
@@ -215,7 +242,7 @@ def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
 
 
 def dtypes_are_known(node: Node, graph: Graph) -> str | None:
-    tensors, scalars = {T, BOOL, INT32, *FLOATS}, {"float", "int", "bool"}
+    tensors, scalars = {T, BOOL, *INTEGERS, *FLOATS}, {"float", "int", "bool"}
     known = {"tensor": tensors, "scalar": scalars, "key": {"uint32"}}
     if node.type.dtype in known[node.type.kind]:
         return None

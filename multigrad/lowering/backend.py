@@ -41,7 +41,10 @@ class Backend:
         render: the source of the native custom-gradient object for a lowering.
         finish: that object, from the namespace the source was executed in.
         attach_native: the same for a rule that runs as it is: (forward, backward, name) -> object.
-        call: how to call the object: (object, lowering) -> `f(tin, *values)`.
+        attach_function: the same for a whole function, applied at once: (run, tensors, name) -> a tuple of outputs, where
+            `run(*tensors) -> (outputs, pull, undifferentiable)` and `pull(*cotangents)` gives a gradient or None for
+            each tensor; `undifferentiable` are positions of outputs without a gradient.
+        call: how to call the object: (object, lowering) -> `f(*inputs, *values)`.
         bind: optional; (object, x, values) -> `f(tin)` for tensors like x, faster than `call`.
         weak: optional; (scalar, dtype) -> scalar of that dtype, where the framework would promote.
         weak_literals: whether `weak` is needed for literals too.
@@ -60,7 +63,12 @@ class Backend:
         fold_in: (key, n) -> key.
         is_traced: whether a value is known at run time only.
         to_numpy: a concrete tensor as a NumPy array.
+        from_numpy: a NumPy array as a tensor of the same dtype, on the framework's default device.
         jit: `xg.jit` for this framework.
+        precision: optional; the mode that keeps a dtype, by its name (jax needs one for 64 bits).
+        vjp: optional; (run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors; without
+            it `xg.vjp` captures.
+        import_function: optional; the recipe of the framework's own custom gradient.
     """
 
     name: str
@@ -73,12 +81,14 @@ class Backend:
     render: Callable[[Lowering], str]
     finish: Callable[[dict[str, Any], Lowering], Any]
     attach_native: Callable[..., Any]
+    attach_function: Callable[..., tuple[Any, ...]]
     call: Callable[[Any, Lowering], Callable[..., Any]]
     draw_key: Callable[[], Any]
     key_pair: Callable[[Any], Any]
     fold_in: Callable[[Any, int], Any]
     is_traced: Callable[[Any], bool]
     to_numpy: Callable[[Any], Any]
+    from_numpy: Callable[[Any], Any]
     bind: Callable[[Any, Any, tuple[Any, ...]], Callable[[Any], Any]] | None = None
     weak: Callable[[Any, Any], Any] | None = None
     weak_literals: bool = False
@@ -93,6 +103,9 @@ class Backend:
     guard: Callable[[Any, Any], None] | None = None
     refresh: Callable[[int], None] | None = None
     jit: Callable[..., Any] | None = None
+    precision: Callable[[str], AbstractContextManager[Any]] | None = None
+    vjp: Callable[..., Any] | None = None
+    import_function: Callable[[Any], Any] | None = None
 
     def __repr__(self) -> str:
         return f"<backend {self.name}>"

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..ir.graph import Graph
 from .emit import Body
 from .prepare import Prepared
+
+if TYPE_CHECKING:
+    from ..pair import GraphPair
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Code:
-    """The straight-line code of a Function.
+    """The straight-line code of a pair of graphs.
 
     Attributes:
-        forward: `tin -> output`.
-        keep: `tin, output, *params -> the residuals that are computed`, in the order of `Lowering.computed`.
-        backward: `grad_out, *residuals, *params, [key] -> grad`.
+        forward: `*inputs, *params, [key] -> *outputs`.
+        keep: `*inputs, *outputs, *params -> the residuals that are computed`, in the order of `Lowering.computed`.
+        backward: `*cotangents, *residuals, *params, [key] -> *gradients`, those of `Lowering.wrt`.
         prepared: what `keep` and `backward` need of the params, where it is computed before.
     """
 
@@ -31,21 +33,28 @@ class Code:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowering:
-    """A Function made ready for one backend: what `render` turns into source.
+    """A pair of graphs made ready for one backend: what `render` turns into source.
 
     Attributes:
         name: "rule under forward".
         identifier: a Python name for the class or function.
         code: code that may run anywhere: under transforms, and where a derivative is taken of it.
         fast: code for where neither is the case; it may write over its own temporaries.
-        params: the values that a call takes after the tensor: run-time params, then "key" if random.
-        residuals: the names of what forward keeps for backward: "tin", "output", or a name in `computed`.
+        params: the values that a call takes after the tensors: run-time params, then "key" if random.
+        residuals: the names of what forward keeps for backward: an input's, an output's, or one in `computed`.
         computed: the residuals that `keep` computes.
         defaults: values for params where the object is for people to call; "key" is then drawn.
         check: the name of the shape check to apply to the result, or "".
         refuse: the name of a function to call, with nothing, before a derivative is taken of backward, or "".
         tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is asked for.
-        graph: what `backward` is code of.
+        pair: what it is code of.
+        inputs: the names of the tensors that a call takes; a rule's is "tin".
+        cotangents: the names of the outputs' cotangents, one for each output.
+        wrt: the inputs that get a gradient, in the order of backward's results; the others get None.
+        undifferentiable: the positions of outputs that carry no gradient (bools and integers among them).
+        shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a gradient with.
+        gradient_checks: for each of `wrt` the name of a function to apply to (gradient, shape), or "".
+        single: whether a call returns the only output itself; else a tuple.
     """
 
     name: str
@@ -59,14 +68,33 @@ class Lowering:
     check: str = ""
     refuse: str = ""
     tangent: Body | None = None
-    graph: Graph | None = None
+    pair: GraphPair | None = None
+    inputs: tuple[str, ...] = ("tin",)
+    cotangents: tuple[str, ...] = ("grad_out",)
+    wrt: tuple[str, ...] = ("tin",)
+    undifferentiable: tuple[int, ...] = ()
+    shapes: tuple[str, ...] = ()
+    gradient_checks: tuple[str, ...] = ("",)
+    single: bool = True
 
     @property
     def is_linear(self) -> bool:
         """Whether backward is linear in grad_out, so that there is a forward mode."""
         from ..ir.linearity import is_linear
 
-        return self.graph is not None and is_linear(self.graph)
+        single = self.inputs == self.wrt and len(self.inputs) == len(self.cotangents) == 1
+        return single and self.pair is not None and is_linear(self.pair.backward)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names under which keep's code knows the outputs."""
+        return ("output",) if self.pair is None else self.pair.outputs
+
+    @property
+    def carries(self) -> tuple[bool, ...]:
+        """For each output, whether it carries a gradient."""
+        count = range(len(self.cotangents))
+        return tuple(i not in self.undifferentiable for i in count)
 
     @property
     def forward(self) -> Body:
@@ -95,8 +123,13 @@ class Lowering:
         return tuple(name for name in self.params if name in self.code.backward.reads)
 
     @property
+    def forward_params(self) -> tuple[str, ...]:
+        """The params that forward reads."""
+        return tuple(name for name in self.params if name in self.code.forward.reads)
+
+    @property
     def signature(self) -> str:
-        """The params as they follow `tin` in a parameter list: ", width=1.0, key=None"."""
+        """The params as they follow the tensors in a parameter list: ", width=1.0, key=None"."""
         words = []
         for name in self.params:
             if not self.defaults:
@@ -107,7 +140,7 @@ class Lowering:
 
     @property
     def arguments(self) -> str:
-        """The params as they follow `tin` in a call: ", width, key"."""
+        """The params as they follow the tensors in a call: ", width, key"."""
         return "".join(f", {name}" for name in self.params)
 
     @property
@@ -117,12 +150,28 @@ class Lowering:
 
     @property
     def grad_in(self) -> str:
-        """The expression that backward returns."""
+        """The expression that backward returns, of a lowering with one input."""
         return self.checked(self.code.backward)
 
     def checked(self, backward: Body) -> str:
-        """Return the result of a backward, with the check of its shape where one is due."""
-        return f"{self.check}({backward.result}, grad_out)" if self.check else backward.result
+        """Return the only result of a backward, with the check of its shape where one is due."""
+        return (
+            f"{self.check}({backward.result}, grad_out)"
+            if self.check
+            else self.gradients(backward)[0]
+        )
+
+    def gradients(self, backward: Body) -> tuple[str, ...]:
+        """Return an expression for each input: its gradient, checked where that is due, or "None"."""
+        if self.check:
+            return (self.checked(backward),)
+        by_name = {
+            name: f"{check}({result}, shape_of_{name})" if check else result
+            for name, check, result in zip(
+                self.wrt, self.gradient_checks, backward.results, strict=True
+            )
+        }
+        return tuple(by_name.get(name, "None") for name in self.inputs)
 
 
 def _literal(value: Any) -> str:

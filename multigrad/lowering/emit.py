@@ -64,12 +64,17 @@ class Body:
 
 @dataclass(slots=True)
 class Emission:
-    """What is being emitted for one backend: the names bound so far."""
+    """What is being emitted for one backend: the names bound so far.
+
+    `dtype` is what T stands for, where that is fixed.
+    """
 
     backend: Backend
     rule: str
+    dtype: str | None = None
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    serials: dict[str, itertools.count[int]] = field(default_factory=dict)
 
     def bind(self, name: str, value: Any) -> str:
         """Return a name under which `value` is bound in the emitted module."""
@@ -114,7 +119,7 @@ class _Writer:
         self.done: dict[Node, tuple[str, int, int]] = {}  # text, precedence, depth
         self.parameters = tuple(node.attr("name") for node in graph.inputs)
         emission.taken.update(self.parameters)
-        self.like = next(n.attr("name") for n in graph.inputs if n.type.kind == "tensor")
+        self.like = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
 
     def write(self, elementwise: bool) -> Body:
         for node in self.graph.nodes():
@@ -140,10 +145,11 @@ class _Writer:
 
     def fresh(self, letter: str = "v") -> str:
         """Return an unused name for a temporary."""
-        for i in itertools.count(1):
+        emission = self.emission
+        for i in emission.serials.setdefault(letter, itertools.count(1)):
             name = f"{letter}{i}"
-            if name not in self.emission.taken and name not in self.emission.namespace:
-                self.emission.taken.add(name)
+            if name not in emission.taken and name not in emission.namespace:
+                emission.taken.add(name)
                 return name
         raise AssertionError("names never run out")
 
@@ -271,8 +277,10 @@ class _Writer:
 
     def attribute(self, name: str, value: Any) -> str:
         if name == "dtype":
-            if value == T:
+            if value == T and self.like is not None:
                 return f"{self.like}.dtype"
+            if value == T and self.emission.dtype is not None:
+                value = self.emission.dtype
             return self.emission.bind(f"dtype_{value}", self.backend.dtype(value))
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)
@@ -298,7 +306,7 @@ def _wrap(text: str, strength: int, needed: int) -> str:
 
 def identifier(name: str) -> str:
     """Return a Python identifier close to a rule's name."""
-    word = re.sub(r"\W+", "_", name).strip("_") or "rule"
+    word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "rule"
     return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
 
 

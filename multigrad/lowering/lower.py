@@ -1,4 +1,4 @@
-"""From a Function to a native object: emission, compilation, attachment; the public `lower` and `source`."""
+"""From a pair of graphs to a native object: emission, compilation, attachment; the public `lower` and `source`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import GradientError, TraceError, UnsupportedOp
+from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..forwards import Forward, find_forward
-from ..function import Function
+from ..ir import ops
 from ..ir.graph import Graph
 from ..ir.record import NeedFact
 from ..ir.residuals import Cut
 from ..ir.types import UNKNOWN, is_float
+from ..pair import GraphPair
 from .backend import Backend, load_backend
 from .code import Code, Lowering
 from .emit import Emission, compile_source, emit_body, identifier
-from .input_checks import dtype_check, find_lacking
+from .input_checks import dtype_check, find_lacking, shapes_agree
 from .patterns import enabled
 from .prepare import Prepared
 
@@ -58,85 +59,109 @@ class Lowered:
     lowering: Lowering | None = field(default=None)
 
 
-def lower_function(
-    function: Function,
+def lower_pair(
+    pair: GraphPair,
     backend: Backend,
     defaults: Mapping[str, Any] | None = None,
     forward_mode: bool = False,
     fast: bool = True,
     checks: bool = False,
 ) -> Lowered:
-    """Emit, compile and attach a Function on a backend.
+    """Emit, compile and attach a pair of graphs on a backend.
 
     `fast=False` is for code that a compiler reads: it fuses by itself. `checks`: the code refuses the dtypes for
     which the backend lacks an op; a layer's entry has looked already.
     """
-    given = function.params
-    function = function.with_safe_names((*RESERVED, *backend.namespace))
+    given = pair.params
+    pair = pair.with_safe_names((*RESERVED, *backend.namespace))
     if defaults:
-        named = dict(zip(given, function.params, strict=True))
+        named = dict(zip(given, pair.params, strict=True))
         defaults = {named.get(name, name): value for name, value in defaults.items()}
-    emission = Emission(backend, function.backward.name)
+    emission = Emission(backend, pair.backward.name)
     # The template's own words must not be taken by a param or an op.
-    own = identifier(function.name)
-    emission.taken.update(RESERVED, function.params, (own, f"{own}_eager", f"{own}_prepare"))
+    own = identifier(pair.name)
+    emission.taken.update(RESERVED, pair.params, (own, f"{own}_eager", f"{own}_prepare"))
+    emission.taken.update(pair.inputs, pair.outputs, pair.cotangents)
     emission.namespace.update(backend.namespace)
-    cut = function.cut(backend.differentiates_residuals, keep_input=forward_mode)
+    cut = pair.cut(backend.differentiates_residuals, keep_input=forward_mode)
     emission.taken.update(cut.residuals)
-    code = fast_code = _emit(function, cut, emission, fast=False)
+    code = fast_code = _emit(pair, cut, emission, fast=False)
     if fast and (backend.fast.patterns or backend.fast.in_place):
-        fast_code = _emit(function, cut, emission, fast=True)
-    graphs = function.forward, function.backward
-    lacking = find_lacking(f"rule {function.backward.name!r}", backend, *graphs) if checks else {}
+        fast_code = _emit(pair, cut, emission, fast=True)
+    graphs = pair.forward, pair.backward
+    lacking = find_lacking(f"rule {pair.backward.name!r}", backend, *graphs) if checks else {}
     if lacking:
         refusal = emission.bind("check_dtype", dtype_check(lacking))
-        code, fast_code = _checked(code, refusal), _checked(fast_code, refusal)
+        code, fast_code = _checked(code, refusal, pair), _checked(fast_code, refusal, pair)
     tangent = None
     if forward_mode:
         from ..ir.linearity import tangent_map
 
-        tangent = emit_body(tangent_map(function.backward), emission)
-    check = ""
-    if function.backward.outputs[0].type.shape == UNKNOWN:
-        check = emission.bind("check_shape", shape_check(function.backward.name))
+        tangent = emit_body(tangent_map(pair.backward), emission)
+    check, gradient_checks = _shape_checks(pair, emission)
     refuse = ""
     if not backend.differentiates_residuals and any(is_float(cut.type(r)) for r in cut.computed):
-        refuse = emission.bind("refuse_derivative", derivative_refusal(function.backward.name))
-    params = (*function.params, *(("key",) if function.is_random else ()))
+        refuse = emission.bind("refuse_derivative", derivative_refusal(pair.backward.name))
+    params = (*pair.params, *(("key",) if pair.is_random else ()))
+    checked = zip(pair.wrt, gradient_checks, strict=True)
     lowering = Lowering(
-        function.name, identifier(function.name), code, fast_code, params, cut.residuals,
-        cut.computed, _defaults(function, params, defaults), check, refuse, tangent, function.backward,
+        pair.name, own, code, fast_code, params, cut.residuals, cut.computed,
+        _defaults(params, defaults), check, refuse, tangent, pair, pair.inputs, pair.cotangents, pair.wrt,
+        tuple(i for i, seed in enumerate(pair.seeds) if seed is None),
+        tuple(name for name, each in checked if each), gradient_checks, len(pair.cotangents) == 1,
     )  # fmt: skip
     if lowering.draws:
         emission.namespace["draw_key"] = backend.draw_key
     source = backend.render(lowering)
-    namespace = compile_source(source, function.name, emission.namespace)
+    namespace = compile_source(source, pair.name, emission.namespace)
     native = backend.finish(namespace, lowering)
     return Lowered(native, source, backend.call(native, lowering), lowering)
 
 
-def _emit(function: Function, cut: Cut, emission: Emission, fast: bool) -> Code:
+def _shape_checks(pair: GraphPair, emission: Emission) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the check with grad_out, as rules have it, and those with each input's shape."""
+    none = ("",) * len(pair.wrt)
+    if pair.inputs == ("tin",):
+        if pair.backward.outputs[0].type.shape != UNKNOWN:
+            return "", none
+        return emission.bind("check_shape", shape_check(pair.backward.name)), none
+    checks = []
+    for name, gradient in zip(pair.wrt, pair.backward.outputs, strict=True):
+        given = pair.backward.input(name) or pair.forward.input(name)
+        assert given is not None
+        sure = gradient is given or gradient.type.shape == given.type.shape != UNKNOWN
+        follows = sure or (
+            gradient.op in LIKE_SECOND and gradient.operands[LIKE_SECOND[gradient.op]] is given
+        )
+        check = gradient_shape_check(pair.name, name)
+        checks.append("" if follows else emission.bind(f"check_{name}", check))
+    return "", tuple(checks)
+
+
+# Ops whose result has the shape of an operand, at this position.
+LIKE_SECOND = {ops.SUM_TO: 1, ops.BROADCAST_TO: 1, ops.FULL_LIKE: 0, ops.RESHAPE_LIKE: 1}
+
+
+def _emit(pair: GraphPair, cut: Cut, emission: Emission, fast: bool) -> Code:
     backend = emission.backend
-    prepares = fast and backend.fast.constants and enabled(f"{backend.name}.constants")
+    is_rule = pair.inputs == ("tin",)  # only a rule is bound to fixed values of its params
+    prepares = fast and is_rule and backend.fast.constants and enabled(f"{backend.name}.constants")
     prepared = Prepared() if prepares else None
     return Code(
-        emit_body(function.forward, emission, fast),
+        emit_body(pair.forward, emission, fast),
         emit_body(cut.keep, emission, fast, prepared),
         emit_body(cut.backward, emission, fast, prepared),
         prepared,
     )
 
 
-def _checked(code: Code, check: str) -> Code:
-    """Return code whose forward begins with a check of its input."""
-    return replace(
-        code, forward=replace(code.forward, lines=(f"{check}(tin)", *code.forward.lines))
-    )
+def _checked(code: Code, check: str, pair: GraphPair) -> Code:
+    """Return code whose forward begins with a check of its inputs."""
+    lines = tuple(f"{check}({name})" for name in pair.inputs)
+    return replace(code, forward=replace(code.forward, lines=(*lines, *code.forward.lines)))
 
 
-def _defaults(
-    function: Function, params: tuple[str, ...], defaults: Mapping[str, Any] | None
-) -> Mapping[str, Any]:
+def _defaults(params: tuple[str, ...], defaults: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if defaults is None or not params:
         return {}
     return {**{name: None for name in params if name == "key"}, **defaults}
@@ -157,6 +182,20 @@ def shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
         return grad_in
 
     return check_shape
+
+
+def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any], Tensor]:
+    """Return the check of a gradient against the shape of its input."""
+
+    def check_gradient(gradient: Tensor, expected: Any) -> Tensor:
+        if not shapes_agree(gradient.shape, expected):
+            raise GradientError(
+                f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
+                f"argument {argument!r} of shape {tuple(expected)}; expected the same shape"
+            )
+        return gradient
+
+    return check_gradient
 
 
 def derivative_refusal(rule: str) -> Callable[[], None]:
@@ -184,8 +223,8 @@ def lower_family(
     """Lower a rule under a forward."""
     backward = family.graph(True, facts)
     name = f"{family.rule.name} under {forward.name}"
-    function = Function(name, forward.graph(), backward, family.rule.first_order)
-    return lower_function(function, backend, defaults, forward_mode, fast, checks)
+    pair = GraphPair(name, forward.graph(), backward, family.rule.first_order)
+    return lower_pair(pair, backend, defaults, forward_mode, fast, checks)
 
 
 def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
@@ -222,7 +261,8 @@ def lower(rule: Any, backend: str, *, forward: str = "Linear", forward_mode: boo
     """Return the native object: what an expert would have written for this framework.
 
     Args:
-        rule: a name, a Rule or a function; None is the forward's true derivative.
+        rule: a name, a Rule, a function that is a rule, or a Function; None is the forward's true derivative. A
+            Function is taken as it was captured at its latest call.
         backend: "torch", "jax", "tensorflow", "numpy" or a third party's.
         forward: the activation that the rule sits under.
         forward_mode: ask for an object that also supports forward mode (torch: a Function with `jvp`; jax:
@@ -231,7 +271,8 @@ def lower(rule: Any, backend: str, *, forward: str = "Linear", forward_mode: boo
     Returns:
         torch: an `autograd.Function` subclass, `F.apply(x, *params)`; jax: a `custom_vjp` function; tensorflow:
         a function with a custom gradient; numpy: an object with `f(x)` and `f.vjp(x) -> (y, pullback)`. Run-time
-        params follow the tensor, in alphabetical order, and default to the rule's own.
+        params follow the tensor, in alphabetical order, and default to the rule's own. A Function takes its tensors
+        in order, then its numbers, and returns one output or a tuple of them.
 
     Raises:
         RuleError, BackendNotFound, TraceError, UnsupportedOp: what each says.
@@ -249,9 +290,12 @@ def source(rule: Any, backend: str, *, forward: str = "Linear") -> str:
 
 
 def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lowered:
+    from ..functions.function import Function, find_variant
     from ..registry import resolve
 
     backend = load_backend(backend_name)
+    if isinstance(rule, Function):
+        return _lower_function(find_variant(rule), backend, forward, forward_mode)
     row = find_forward(forward)
     if forward_mode and not backend.forward_mode:
         raise UnsupportedOp(
@@ -270,6 +314,20 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lo
         ) from need
 
 
+def _lower_function(variant: Any, backend: Backend, forward: str, forward_mode: bool) -> Lowered:
+    """Lower a captured Function; its tensors come first, then its numbers."""
+    pair: GraphPair = variant.pair
+    if forward != "Linear":
+        raise RuleTypeError(
+            f"function {pair.name!r} has a forward of its own; lower it without forward={forward!r}"
+        )
+    if forward_mode:
+        raise UnsupportedOp(
+            f"function {pair.name!r} has no forward mode; lower it without forward_mode=True"
+        )
+    return lower_pair(pair, backend, {}, checks=True)
+
+
 def lower_derivative(
     forward: Forward,
     backend: Backend,
@@ -279,5 +337,5 @@ def lower_derivative(
 ) -> Lowered:
     """Lower a forward with its true derivative."""
     name = f"d({forward.name}) under {forward.name}"
-    function = Function(name, forward.graph(), forward.derivative())
-    return lower_function(function, backend, None, forward_mode, fast, checks)
+    pair = GraphPair(name, forward.graph(), forward.derivative())
+    return lower_pair(pair, backend, None, forward_mode, fast, checks)

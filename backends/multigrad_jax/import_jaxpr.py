@@ -1,0 +1,261 @@
+"""The last resort for rules in `jax.numpy`: import the jaxpr of a function that substitution cannot see through.
+
+It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries written in jax), at a price: the rank is
+frozen, and the shape too where jax cannot stay symbolic. The dtype stays open where the jaxpr is the same for
+float32 and float64. Functions called inside are inlined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.extend import core
+
+from multigrad.capture.tracer import V
+from multigrad.ir import neutral, ops
+from multigrad.ir.graph import Node
+from multigrad.ir.record import (
+    NeedFact,
+    Trace,
+    Value,
+    known_shape,
+    needed_shapes,
+    shape_fact,
+)
+from multigrad.ir.types import INT32, ROW, T
+
+from .import_primitives import PRIMITIVES, Operand, Scope, Step, Unknown, split
+
+Tensor = Any
+# Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds it.
+INLINED = {
+    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr",
+    "checkpoint": "jaxpr", "custom_lin": "jaxpr",
+}  # fmt: skip
+
+JAXS_FOLDER = os.path.dirname(jax.__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The dtype that stands for the input's while jax traces."""
+
+    dtype: str
+
+    def context(self) -> AbstractContextManager[Any]:
+        return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
+
+
+def import_function(
+    function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Record what a function computes from symbolic values, by its jaxpr.
+
+    Raises:
+        NeedFact: it has one jaxpr per rank, dtype or shape.
+        TraceError: it uses a primitive that has no op, or jax cannot trace it.
+    """
+    try:
+        return _import(function, trace, args, kwargs)
+    except (Unknown, *jax_errors()) as error:
+        raise trace.error(f"has a jaxpr that is not captured: {error}") from error
+
+
+def _import(
+    function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Record a function by its jaxpr, for every dtype where that is one and the same."""
+    leaves, tree = jax.tree.flatten((args, dict(kwargs)), is_leaf=_is_leaf)
+    values = [leaf for leaf in leaves if isinstance(leaf, V)]
+
+    def called(*arrays: Any) -> Any:
+        given = iter(arrays)
+        whole = [next(given) if isinstance(leaf, Value) else leaf for leaf in leaves]
+        own_args, own_kwargs = jax.tree.unflatten(tree, whole)
+        return function(*own_args, **own_kwargs)
+
+    fixed = trace.facts.get("dtype")
+    if fixed is not None:
+        return _import_for(called, trace, values, Trial(fixed))
+    wide = _import_for(called, trace, values, Trial("float64"))
+    single = _import_for(called, trace, values, Trial("float32"))
+    if not _are_alike(wide, single):
+        raise NeedFact("dtype")
+    return wide  # its numbers are not rounded to float32
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is None or isinstance(value, Value)
+
+
+def _import_for(
+    called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial
+) -> Any:
+    """Trace with the trial's dtype, with open lengths if that can be, and record the jaxpr."""
+    shapes, names = _open_shapes(values)
+    try:
+        return _record(called, trace, values, shapes, names, trial)
+    except (Unknown, *jax_errors()) as error:
+        facts = {fact for value in values for fact in needed_shapes(value.node)}
+        missing = sorted(facts - trace.facts.keys())
+        if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
+            raise Unknown(str(error)) from error
+        raise NeedFact(*missing) from error
+
+
+def jax_errors() -> tuple[type[Exception], ...]:
+    """Return what jax raises at code that it cannot trace, or not with open lengths."""
+    return (TypeError, ValueError, NotImplementedError, IndexError, KeyError, AttributeError,
+            jax.errors.JAXTypeError, jax.errors.JAXIndexError)  # fmt: skip
+
+
+def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+    """Return a shape for each value, of lengths that stay open, and the symbolic length for each name."""
+    lengths: dict[str, Any] = {}
+    by_relation: dict[Any, tuple[Any, ...]] = {}
+    shapes = []
+    scope = export.SymbolicScope()
+    for value in values:
+        known = known_shape(value)
+        if value.node.type.kind == "scalar" or value.node.type.shape == ROW:
+            shapes.append(())
+        elif known is not None:
+            shapes.append(tuple(known))
+        else:
+            key = shape_fact(value.node, "shape") or value.node
+            if key not in by_relation:
+                rank = value.ndim
+                names = [f"n{len(lengths) + i}" for i in range(rank)]
+                dims = export.symbolic_shape(",".join(names), scope=scope) if names else ()
+                by_relation[key] = tuple(dims)
+                lengths.update({name: neutral.dim(value, i) for i, name in enumerate(names)})
+            shapes.append(by_relation[key])
+    return shapes, lengths
+
+
+def _record(
+    called: Callable[..., Any],
+    trace: Trace,
+    values: Sequence[V],
+    shapes: Sequence[tuple[Any, ...]],
+    lengths: Mapping[str, Any],
+    trial: Trial,
+) -> Any:
+    """Trace the function in jax and record its jaxpr."""
+    with trial.context():
+        given = [
+            jax.ShapeDtypeStruct(
+                shape, _dtype(value, trial), weak_type=value.node.type.kind == "scalar"
+            )
+            for value, shape in zip(values, shapes, strict=True)
+        ]
+        closed, result = jax.make_jaxpr(called, return_shape=True)(*given)
+    scope = Scope(trace, trial.dtype, lengths)
+    operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
+    for operand in operands:
+        scope.remember(operand)
+    outputs = _run(scope, closed.jaxpr, closed.consts, operands)
+    wanted = jax.tree.leaves(result)
+    given_back = [
+        scope.whole(output, tuple(struct.shape))
+        for output, struct in zip(outputs, wanted, strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(result), given_back)
+
+
+def _dtype(value: V, trial: Trial) -> Any:
+    name = value.node.type.dtype
+    if value.node.type.kind == "scalar":
+        name = {"float": T, "int": INT32}.get(name, name)
+    return jnp.dtype(trial.dtype if name == T else name)
+
+
+def _run(
+    scope: Scope, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Operand]
+) -> list[Operand]:
+    """Record the equations of a jaxpr."""
+    known: dict[Any, Operand] = {}
+    known.update(zip(jaxpr.constvars, [scope.lift(c) for c in constants], strict=True))
+    known.update(zip(jaxpr.invars, arguments, strict=True))
+
+    def read(variable: Any) -> Operand:
+        return scope.lift(variable.val) if isinstance(variable, core.Literal) else known[variable]
+
+    for equation in jaxpr.eqns:
+        operands = [read(variable) for variable in equation.invars]
+        results = _compute(scope, equation, operands)
+        for variable, operand in zip(equation.outvars, results, strict=True):
+            known[variable] = operand
+            scope.remember(operand)
+    return [read(variable) for variable in jaxpr.outvars]
+
+
+def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """Record one equation."""
+    name = equation.primitive.name
+    inner = equation.params.get(INLINED[name]) if name in INLINED else None
+    if inner is not None:
+        constants = inner.consts if isinstance(inner, core.ClosedJaxpr) else ()
+        plain = inner.jaxpr if isinstance(inner, core.ClosedJaxpr) else inner
+        if name.startswith("custom_") and not is_jaxs_own(plain):
+            scope.trace.lost_gradient = plain.debug_info.func_name
+        return _run(scope, plain, constants, operands)
+    handler = PRIMITIVES.get(name)
+    shapes = [tuple(variable.aval.shape) for variable in equation.invars]
+    if name == "split":
+        return split(Step(scope, operands, shapes, shapes[0], equation.params))
+    if handler is None or len(equation.outvars) != 1:
+        raise Unknown(f"jax's primitive {name}, which is not captured")
+    shape = tuple(equation.outvars[0].aval.shape)
+    return [handler(Step(scope, operands, shapes, shape, equation.params))]
+
+
+def is_jaxs_own(jaxpr: Any) -> bool:
+    """Return whether the function of a jaxpr is one of jax's, whose own gradient is its derivative."""
+    return (jaxpr.debug_info.func_filename or "").startswith(JAXS_FOLDER)
+
+
+def _are_alike(wide: Any, single: Any) -> bool:
+    """Return whether two results mean the same, where the second's numbers are rounded to float32."""
+    pairs = list(zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True))
+    done: dict[tuple[Node, Node], bool] = {}
+    return all(_nodes_alike(a.node, b.node, done) for a, b in pairs)
+
+
+def _nodes_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
+    if a is b:
+        return True
+    key = (a, b)
+    if key not in done:
+        same = a.op is b.op and a.type == b.type and len(a.operands) == len(b.operands)
+        if same and a.op in (ops.CONST, ops.ARRAY):
+            done[key] = _numbers_alike(a.attr("value"), b.attr("value"))
+        else:
+            done[key] = (
+                same
+                and a.attrs == b.attrs
+                and all(
+                    _nodes_alike(x, y, done) for x, y in zip(a.operands, b.operands, strict=True)
+                )
+            )
+    return done[key]
+
+
+def _numbers_alike(wide: Any, single: Any) -> bool:
+    if not isinstance(wide, float):
+        wide_array = getattr(wide, "as_numpy", None)
+        if wide_array is None:
+            return wide == single
+        return np.array_equal(
+            wide.as_numpy(np.float32), single.as_numpy(np.float32), equal_nan=True
+        )
+    return bool(np.array_equal(np.float32(wide), np.float32(single), equal_nan=True))

@@ -1,0 +1,269 @@
+"""TensorFlow's dialect, shapes, what is made from a shape, and draws; see `capture.py`.
+
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `capture.py` fills in its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.capture import arrays, creation
+from multigrad.capture.symbols import SymbolicDType, SymbolicShape
+from multigrad.ir import neutral
+from multigrad.ir.record import NeedFact, Value, known_shape
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class Shape(SymbolicShape):
+    """What `tf.shape(x)` gives: a tensor for TensorFlow's own functions, which fixes the shape of a capture."""
+
+    __slots__ = ()
+
+    def _known(self) -> tuple[int, ...]:
+        known = known_shape(self.value)
+        return super()._known() if known is None else known
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return np.asarray(self._known(), np.int32)
+
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        return tf.constant(self._known(), dtype or tf.int32)
+
+
+def shape(input: Any, out_type: Any) -> Any:
+    return Shape(input)
+
+
+def size(input: Any, out_type: Any) -> Any:
+    return len(input) if isinstance(input, SymbolicShape) else neutral.size(input)
+
+
+def rank(input: Tensor) -> int:
+    return input.ndim
+
+
+def static(given: Any) -> Any:
+    """Return integers as Python's: TensorFlow takes them as a tensor or an array, too."""
+    if isinstance(given, tf.Tensor | tf.TensorShape):
+        return given.numpy().tolist() if isinstance(given, tf.Tensor) else given.as_list()
+    return given.tolist() if isinstance(given, np.ndarray | np.integer) else given
+
+
+def reshape(tensor: Tensor, shape: Any) -> Tensor:
+    lengths = static(shape)
+    return arrays.reshape(tensor, *(lengths if isinstance(lengths, list | tuple) else [lengths]))
+
+
+def broadcast_to(input: Tensor, shape: Any) -> Tensor:
+    lengths = static(shape)
+    return arrays.expand(input, *(lengths if isinstance(lengths, list | tuple) else [lengths]))
+
+
+def expand_dims(input: Tensor, axis: Any) -> Tensor:
+    return neutral.expand_dims(input, index(static(axis)))
+
+
+def squeeze(input: Tensor, axis: Any) -> Tensor:
+    over = static(axis)
+    return neutral.squeeze(input, None if over == [] else over)
+
+
+def transpose(a: Tensor, perm: Any, conjugate: bool) -> Tensor:
+    return neutral.permute_dims(a, static(perm))
+
+
+def matrix_transpose(a: Tensor, conjugate: bool) -> Tensor:
+    return neutral.matrix_transpose(a)
+
+
+def reverse(tensor: Tensor, axis: Any) -> Tensor:
+    return neutral.flip(tensor, static(axis))
+
+
+def roll(input: Tensor, shift: Any, axis: Any) -> Tensor:
+    return neutral.roll(input, static(shift), static(axis))
+
+
+def tile(input: Tensor, multiples: Any) -> Tensor:
+    return neutral.tile(input, static(multiples))
+
+
+def repeat(input: Tensor, repeats: Any, axis: Any) -> Tensor:
+    return neutral.repeat(input, static(repeats), axis)
+
+
+def pad(tensor: Tensor, paddings: Any, mode: str, constant_values: Any) -> Tensor:
+    if mode.upper() != "CONSTANT":
+        raise TypeError(f"pad in mode {mode!r}; 'CONSTANT' is known")
+    return neutral.pad(tensor, static(paddings), constant_values)
+
+
+def concat(values: Sequence[Tensor], axis: Any) -> Tensor:
+    return neutral.concatenate(values, index(static(axis)))
+
+
+def stack(values: Sequence[Any], axis: int) -> Any:
+    """Numbers, as the lengths of a shape, stay a list."""
+    if all(isinstance(v, int) or is_length(v) for v in values):
+        return list(values)
+    return neutral.stack(values, axis)
+
+
+def is_length(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "scalar"
+
+
+def unstack(value: Tensor, num: Any, axis: int) -> list[Tensor]:
+    count = index(neutral.dim(value, axis) if num is None else num)
+    return [neutral.take(value, i, axis) for i in range(count)]
+
+
+def split(value: Tensor, num_or_size_splits: Any, axis: Any, num: Any) -> list[Tensor]:
+    """Parts of one length, or of those given, of which one may be -1."""
+    sizes, axis = static(num_or_size_splits), index(static(axis))
+    if not isinstance(sizes, list | tuple):
+        whole = index(neutral.dim(value, axis))
+        if whole % sizes:
+            raise TypeError(f"split of {whole} elements into {sizes} parts, which do not fit")
+        sizes = [whole // sizes] * sizes
+    elif -1 in sizes:
+        rest = index(neutral.dim(value, axis)) - sum(n for n in sizes if n != -1)
+        sizes = [rest if n == -1 else n for n in sizes]
+    ends = np.cumsum(sizes).tolist()
+    return [arrays.cut(value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+
+
+def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
+    starts, lengths = static(begin), static(size)
+    return neutral.getitem(
+        input_,
+        tuple(
+            slice(start, None if n == -1 else start + n)
+            for start, n in zip(starts, lengths, strict=True)
+        ),
+    )
+
+
+def gather(params: Tensor, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
+    if batch_dims:
+        raise TypeError("gather with batch_dims; take the elements with tf.where and a sum")
+    return neutral.take(params, static(indices), 0 if axis is None else index(static(axis)))
+
+
+def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
+    """A band around the diagonal of the last two axes; a negative width keeps that side whole."""
+    lower, upper = index(static(num_lower)), index(static(num_upper))
+    band = input if lower < 0 else neutral.triu(input, -lower)
+    return band if upper < 0 else neutral.tril(band, upper)
+
+
+def trace(x: Tensor) -> Tensor:
+    return neutral.sum(band_part(x, 0, 0), (-2, -1))
+
+
+def crelu(features: Tensor, axis: int) -> Tensor:
+    return neutral.concatenate([neutral.relu(features), neutral.relu(-features)], axis)
+
+
+def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
+    if str(data_format).startswith("NC") and data_format != "N...C":
+        raise TypeError(f"bias_add in data format {data_format!r}; add a bias of the right shape")
+    return value + bias
+
+
+# --- made from a shape -------------------------------------------------------------------------------
+def zeros(shape: Any, dtype: Any) -> Tensor:
+    return made(creation.zeros, tf.zeros, shape, dtype)
+
+
+def ones(shape: Any, dtype: Any) -> Tensor:
+    return made(creation.ones, tf.ones, shape, dtype)
+
+
+def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
+    """Make a tensor like the one whose shape is given, or by TensorFlow, where lengths are known."""
+    if isinstance(shape, SymbolicShape):
+        return make(shape.value, dtype)
+    return function(lengths_of(shape), known_dtype(dtype))
+
+
+def known_dtype(dtype: Any) -> Any:
+    """Return a dtype for a constant tensor, which TensorFlow lets meet its own dtype only."""
+    if isinstance(dtype, SymbolicDType):
+        raise NeedFact("dtype")
+    return dtype
+
+
+def fill(dims: Any, value: Any) -> Tensor:
+    if isinstance(dims, SymbolicShape):
+        return neutral.full_like(dims.value, value)
+    lengths = lengths_of(dims)
+    return (
+        neutral.broadcast_to(value, lengths)
+        if isinstance(value, Value)
+        else tf.fill(lengths, value)
+    )
+
+
+def lengths_of(shape: Any) -> Any:
+    """Return a shape of numbers, for which the lengths among them are fixed."""
+    given = static(shape)
+    return tuple(map(index, given)) if isinstance(given, list | tuple) else index(given)
+
+
+def range_of(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
+    """Numbers in a row, a constant: symbolic lengths are fixed."""
+    return tf.range(*(creation.length(n) for n in (start, limit, delta)), dtype=known_dtype(dtype))
+
+
+def eye(num_rows: Any, num_columns: Any, batch_shape: Any, dtype: Any) -> Any:
+    columns = None if num_columns is None else creation.length(num_columns)
+    return tf.eye(creation.length(num_rows), columns, batch_shape, known_dtype(dtype))
+
+
+def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
+    return tf.linspace(start, stop, creation.length(num), axis=axis)
+
+
+def normal(shape: Any, mean: Any, stddev: Any, dtype: Any, seed: Any) -> Tensor:
+    draw = neutral.randn_like(drawn_like(shape, seed))
+    return draw if (mean, stddev) == (0.0, 1.0) else mean + stddev * draw
+
+
+def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tensor:
+    if not isinstance(dtype, SymbolicDType) and tf.as_dtype(dtype).is_integer:
+        raise TypeError("a uniform draw of integers; floor a draw of floats")
+    draw = neutral.rand_like(drawn_like(shape, seed))
+    high = 1 if maxval is None else maxval
+    return draw if (minval, high) == (0, 1) else minval + (high - minval) * draw
+
+
+def drawn_like(shape: Any, seed: Any) -> Tensor:
+    """Return the tensor of which a draw takes shape and dtype."""
+    if seed is not None:
+        raise TypeError("a draw with a seed; draws follow the key of xg.use(..., key=...)")
+    if not isinstance(shape, SymbolicShape):
+        raise TypeError("a draw of another shape than a tensor's; use tf.shape(grad_out)")
+    return shape.value
+
+
+# These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
+TAKES_SHAPES = (broadcast_to, fill, normal, ones, reshape, size, uniform, zeros)
+ALIASES: dict[Any, Handler] = {
+    tf.shape: shape, tf.size: size, tf.rank: rank, tf.reshape: reshape,
+    tf.broadcast_to: broadcast_to, tf.expand_dims: expand_dims, tf.squeeze: squeeze,
+    tf.transpose: transpose, tf.linalg.matrix_transpose: matrix_transpose,
+    tf.linalg.adjoint: neutral.matrix_transpose, tf.reverse: reverse, tf.roll: roll, tf.tile: tile,
+    tf.repeat: repeat, tf.pad: pad, tf.concat: concat, tf.stack: stack, tf.unstack: unstack,
+    tf.split: split, tf.slice: slice_of, tf.gather: gather, tf.linalg.band_part: band_part,
+    tf.linalg.trace: trace, tf.nn.crelu: crelu, tf.nn.bias_add: bias_add, tf.zeros: zeros,
+    tf.ones: ones, tf.fill: fill, tf.range: range_of, tf.eye: eye, tf.linspace: linspace,
+    tf.random.normal: normal, tf.random.uniform: uniform,
+}  # fmt: skip

@@ -1,0 +1,157 @@
+"""`tf.custom_gradient` functions, unchanged, as recipes of a Function for every framework.
+
+TensorFlow hands the gradient function one cotangent for each tensor of the outputs, and takes a flat list of gradients.
+A function that reads a `tf.Variable` runs as it is, on TensorFlow: its gradient function gets `variables`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import optree
+import tensorflow as tf
+from tensorflow.python.eager.record import VariableWatcher
+
+from multigrad.capture.capture import run_function
+from multigrad.errors import GradientError
+from multigrad.functions.arguments import signature_of
+from multigrad.functions.record import Recorded
+from multigrad.ir.record import Trace
+from multigrad.rule import name_of
+
+from .attach_function import DELIVERY
+from .regions import FIRST
+
+Tensor: TypeAlias = Any
+VARIABLES = "variables"
+
+
+def make_nothing() -> Any:
+    """Decorated once, to know the class of what the decorator makes."""
+
+
+DECORATED = type(tf.custom_gradient(make_nothing))
+PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorflowRecipe:
+    """A function that returns its outputs and, in TensorFlow's form, their gradient function."""
+
+    function: Callable[..., Any]
+    name: str
+    native: bool | None = None
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The function's own signature."""
+        return signature_of(self.function)
+
+    def dialect(self) -> str:
+        return "tensorflow"
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        outputs, grad = split_result(self.name, run_function(self.function, trace, *args, **kwargs))
+
+        def pull(upstream: Any) -> Any:
+            return grad(*spread(outputs, upstream))
+
+        return Recorded(outputs, pull)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        with VariableWatcher() as watcher:
+            outputs, grad = split_result(self.name, self.function(*args, **kwargs))
+        if watcher.watched_variables() and not takes_variables(grad):
+            names = ", ".join(repr(variable.name) for variable in watcher.watched_variables())
+            raise TypeError(
+                f"function {self.name!r} reads a tf.Variable ({names}), so its gradient function must take "
+                f"the keyword argument 'variables' and return (gradients, gradients of the variables)"
+            )
+
+        def pull(upstream: Any) -> Any:
+            delivery = DELIVERY.get()
+            cotangents = spread(outputs, upstream)
+            if delivery is None or not delivery.variables:
+                return grad(*cotangents)
+            gradients, delivery.gradients = grad(*cotangents, variables=list(delivery.variables))
+            if len(delivery.gradients) != len(delivery.variables):
+                raise GradientError(
+                    f"function {self.name!r} returned {len(delivery.gradients)} gradients for "
+                    f"{len(delivery.variables)} variables; expected one for each, None where there is none"
+                )
+            return gradients
+
+        return Recorded(outputs, pull)
+
+
+def import_function(f: Any) -> TensorflowRecipe:
+    """Return the recipe of a decorated function, or of a decorated method of an object.
+
+    Raises:
+        TypeError: it is none, or `tf.recompute_grad` has made it.
+    """
+    if not isinstance(f, DECORATED):
+        given = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
+        advice = ""
+        if hasattr(f, "python_function"):
+            advice = "; give the function inside of tf.function"
+        elif callable(f):
+            advice = "; a function that returns (outputs, grad) without the decorator is for xg.custom_gradient"
+        raise TypeError(f"expected a function decorated with tf.custom_gradient, got {given}{advice}")
+    function = f._f
+    if getattr(function, "__code__", None) is FIRST:
+        raise TypeError(
+            f"{name_of(f)!r} is made by tf.recompute_grad, which has the true derivative and only saves "
+            f"memory; give the function inside of it, f.__wrapped__, to xg.function"
+        )
+    if getattr(function, "__code__", None) is PASS_THROUGH:
+        function = pass_through(f.__wrapped__)
+    return TensorflowRecipe(function, name_of(f))
+
+
+def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what `tf.grad_pass_through` decorates: a forward whose gradient is that of an identity."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        def grad(*cotangents: Any, variables: Any = ()) -> Any:
+            return (cotangents, [None] * len(variables)) if variables else cotangents
+
+        return forward(*args, **kwargs), grad
+
+    return function
+
+
+def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
+    """Return what a decorated function gave, checked.
+
+    Raises:
+        GradientError: it is not a pair of outputs and a function.
+    """
+    if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
+        given = "None" if result is None else f"a {type(result).__name__}"
+        raise GradientError(
+            f"function {name!r} returned {given}; expected (outputs, grad_fn), as tf.custom_gradient does"
+        )
+    return result[0], result[1]
+
+
+def spread(outputs: Any, upstream: Any) -> list[Any]:
+    """Return one cotangent for each leaf of the outputs, as TensorFlow hands them over; zero for what is no tensor."""
+    pairs = zip(
+        optree.tree_leaves(outputs, none_is_leaf=True),
+        optree.tree_leaves(upstream, none_is_leaf=True),
+        strict=True,
+    )
+    return [0.0 if cotangent is None and output is not None else cotangent for output, cotangent in pairs]
+
+
+def takes_variables(grad: Callable[..., Any]) -> bool:
+    """Return whether a gradient function can be called with `variables=`."""
+    parameters = signature_of(grad)
+    if parameters is None:
+        return True
+    rows = parameters.parameters
+    return VARIABLES in rows or any(row.kind is row.VAR_KEYWORD for row in rows.values())

@@ -1,0 +1,41 @@
+"""`xg.vjp` on TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+Tensor: TypeAlias = Any
+
+
+def vjp(
+    run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
+) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
+    """Return what a function of tensors gives, and the map from cotangents to one gradient per input."""
+    own = [tf.identity(x) for x in inputs]
+    wrt = [i for i, x in enumerate(own) if x.dtype.is_floating]
+    with tf.GradientTape(persistent=True) as tape:
+        for i in wrt:
+            tape.watch(own[i])
+        outputs = run(own)
+    active = [i for i, y in enumerate(outputs) if tf.is_tensor(y) and y.dtype.is_floating]
+
+    def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
+        gradients: list[Tensor | None] = [None] * len(own)
+        given = [
+            tf.zeros_like(outputs[i])
+            if cotangents[i] is None
+            else tf.cast(cotangents[i], outputs[i].dtype)
+            for i in active
+        ]
+        found = tape.gradient(
+            [outputs[i] for i in active], [own[i] for i in wrt], output_gradients=given,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )  # fmt: skip
+        for i, gradient in zip(wrt, found, strict=True):
+            gradients[i] = tf.convert_to_tensor(gradient)
+        return gradients
+
+    return outputs, pullback

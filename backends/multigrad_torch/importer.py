@@ -1,0 +1,261 @@
+"""`xg.from_autograd_function`: a `torch.autograd.Function` class, unchanged, as what a Function is made of.
+
+Its code runs on symbolic values with a context of ours, in the old style (`forward(ctx, ...)`) and with
+`setup_context`. On torch, what cannot be captured is the class's own `apply`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from multigrad.capture.capture import run_function
+from multigrad.capture.dialect import nested_codes
+from multigrad.capture.stand_ins import holds
+from multigrad.errors import GradientError
+from multigrad.functions.arguments import owner_of, signature_of
+from multigrad.functions.function import Function
+from multigrad.functions.record import Recorded
+from multigrad.ir.record import Trace, Value
+from multigrad.ir.types import FLOATS, dtype_name, is_float
+
+Tensor: TypeAlias = Any
+ONCE = frozenset(nested_codes(once_differentiable.__code__))
+
+
+class Context:
+    """What a class's code knows as `ctx`: it keeps what it is given, on symbolic values and on tensors."""
+
+    def __init__(self, trace: Trace | None, args: Sequence[Any]) -> None:
+        self._trace = trace
+        self._saved: tuple[Any, ...] = ()
+        self._marked: tuple[Any, ...] = ()
+        # Forward knows none that is not needed; where one is not, torch drops it.
+        self.needs_input_grad = tuple(map(may_have_gradient, args))
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors for backward."""
+        self._saved = tensors
+
+    def save_for_forward(self, *tensors: Tensor) -> None:
+        """Keep tensors for forward mode, which is not taken from a class."""
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """What was kept."""
+        return self._saved
+
+    def mark_non_differentiable(self, *outputs: Tensor) -> None:
+        """Say which outputs carry no gradient."""
+        self._marked = outputs
+
+    def mark_dirty(self, *inputs: Tensor) -> None:
+        """Say which inputs forward changed in place.
+
+        Raises:
+            TraceError, TypeError: always; the class's own `apply` may do it.
+        """
+        if self._trace is None:
+            raise TypeError("an input is marked as dirty")
+        raise self._trace.error(
+            "marks an input as dirty: its forward changes the caller's tensor, which other frameworks "
+            "cannot. Work on a copy: x.clone()"
+        )
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Say whether a missing cotangent is zeros, which it always is here."""
+
+    def kept(self) -> tuple[Any, ...]:
+        """Return all that was kept, as attributes too."""
+        own = ("_trace", "_saved", "_marked", "needs_input_grad")
+        return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
+
+
+def may_have_gradient(value: Any) -> bool:
+    """Return whether a value is a float tensor, symbolic or real."""
+    if isinstance(value, Value):
+        return value.node.type.kind == "tensor" and is_float(value.node.type)
+    return owner_of(value) is not None and dtype_name(value.dtype) in FLOATS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassRecipe:
+    """A `torch.autograd.Function` class."""
+
+    function_class: type[torch.autograd.Function]
+    native: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return self.function_class.__name__
+
+    @property
+    def has_setup(self) -> bool:
+        """Whether forward has no ctx, as `setup_context` gets it."""
+        own = self.function_class.setup_context
+        return own is not torch.autograd.Function.setup_context
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The signature of `apply`: forward's, without ctx."""
+        signature = signature_of(self.function_class.forward)
+        if signature is None or self.has_setup:
+            return signature
+        parameters = list(signature.parameters.values())
+        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+            parameters = parameters[1:]
+        return signature.replace(parameters=parameters)
+
+    def dialect(self) -> str:
+        """Return the library that it is written in."""
+        return "torch"
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the class itself, where it runs as it is on its own framework."""
+        return self.function_class.apply(*self.bind(args, kwargs))
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return a call's arguments by position; with `setup_context`, torch adds the defaults too."""
+        signature = self.signature
+        if signature is None or not (kwargs or self.has_setup):
+            return args
+        bound = signature.bind(*args, **kwargs)
+        if self.has_setup:
+            bound.apply_defaults()
+        if bound.kwargs:
+            raise TypeError(f"{self.name}: forward's arguments {sorted(bound.kwargs)} are keyword-only")
+        return bound.args
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any) -> Any:
+            return run_function(function, trace, *given)
+
+        return self._record(run, trace, self.bind(args, kwargs))
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any) -> Any:
+            return function(*given)
+
+        return self._record(run, None, self.bind(args, kwargs))
+
+    def _record(
+        self, run: Callable[..., Any], trace: Trace | None, args: tuple[Any, ...]
+    ) -> Recorded:
+        own, ctx = self.function_class, Context(trace, args)
+        if self.has_setup:
+            outputs = run(own.forward, *args)
+            run(own.setup_context, ctx, args, outputs)
+        else:
+            outputs = run(own.forward, ctx, *args)
+        several = isinstance(outputs, tuple)
+        results = outputs if several else (outputs,)
+        watched = [value for value in (*args, *results) if isinstance(value, Value)]
+
+        def pull(upstream: Any) -> Any:
+            nodes = [value.node for value in watched]
+            returned = run(own.backward, ctx, *(upstream if several else (upstream,)))
+            if trace is not None and [value.node for value in watched] != nodes:
+                raise trace.error(
+                    "updates an input or an output in place in backward, which the caller would see in "
+                    "one framework only. Work on a copy: x.clone()"
+                )
+            return self._count(returned, len(args))
+
+        kept = {value.node for value in ctx.kept() if isinstance(value, Value)}
+        given = {value.node for value in args if isinstance(value, Value)}
+        computed = {value.node for value in results if isinstance(value, Value)} - given
+        return Recorded(
+            outputs,
+            pull,
+            first_order=is_once_differentiable(own.backward),
+            keeps_output=not kept.isdisjoint(computed),
+            undifferentiable=ctx._marked,
+        )
+
+    def _count(self, returned: Any, count: int) -> tuple[Any, ...]:
+        """Return one gradient per argument of `apply`; torch lets more of them be None.
+
+        Raises:
+            GradientError: there is another number of them.
+        """
+        gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        extra = gradients[count:]
+        if len(gradients) < count or any(each is not None for each in extra):
+            given = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
+            called = "1 argument" if count == 1 else f"{count} arguments"
+            raise GradientError(
+                f"{self.name}.backward returned {given} for {called} of {self.name}.apply; "
+                f"expected one for each, None where there is none"
+            )
+        return gradients[:count]
+
+
+def is_once_differentiable(backward: Any) -> bool:
+    """Return whether a backward's author promises that nobody differentiates it."""
+    while backward is not None:
+        if getattr(backward, "__code__", None) in ONCE:
+            return True
+        backward = getattr(backward, "__wrapped__", None)
+    return False
+
+
+def import_function(function_class: Any) -> ClassRecipe:
+    """Return the recipe of a `torch.autograd.Function` class.
+
+    Raises:
+        TypeError: it is no such class.
+    """
+    is_class = isinstance(function_class, type)
+    if not is_class or not issubclass(function_class, torch.autograd.Function):
+        owner = getattr(function_class, "__self__", None)
+        hint = f"; give the class itself: {owner.__name__}" if isinstance(owner, type) else ""
+        raise TypeError(
+            f"expected a subclass of torch.autograd.Function, got "
+            f"{'class ' if is_class else ''}{function_class!r:.80}{hint}"
+        )
+    own, base = function_class, torch.autograd.Function
+    if own.backward is base.backward and own.vjp is not base.vjp:
+        raise TypeError(f"{own.__name__} names its backward vjp; call it backward")
+    return ClassRecipe(function_class)
+
+
+# --- classes that captured code applies ---------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def find_imported(function_class: type[torch.autograd.Function]) -> Function:
+    """Return the Function of a class, made once."""
+    return Function(import_function(function_class))
+
+
+class Applied:
+    """Stands in for a class in code that is captured: `apply` keeps the class's own backward."""
+
+    def __init__(self, function_class: type[torch.autograd.Function]) -> None:
+        self._function_class = function_class
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the class; on symbolic values, as a Function."""
+        if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+            return find_imported(self._function_class)(*args, **kwargs)
+        return self._function_class.apply(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function_class, name)
+
+
+def find_stand_in(value: Any) -> Any:
+    """Return what stands in for a class or for its `apply` in captured code; None for any other value."""
+    if isinstance(value, type):
+        is_class = issubclass(value, torch.autograd.Function)
+        return Applied(value) if is_class and value is not torch.autograd.Function else None
+    owner = getattr(value, "__self__", None)
+    is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+    return Applied(owner).apply if is_class and value.__name__ == "apply" else None

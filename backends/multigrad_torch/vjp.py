@@ -1,0 +1,53 @@
+"""`xg.vjp` on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def vjp(
+    run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
+) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
+    """Return what a function of tensors gives, and the map from cotangents to one gradient per input.
+
+    Inside of another differentiation the inputs stay part of its graph, and so do the gradients.
+    """
+    nested = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    with torch.enable_grad():
+        own = [_track(x, nested) for x in inputs]
+        outputs = run(own)
+    active = [i for i, y in enumerate(outputs) if isinstance(y, Tensor) and y.requires_grad]
+    wrt = [i for i, x in enumerate(own) if x.requires_grad]
+
+    def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
+        gradients: list[Tensor | None] = [
+            torch.zeros_like(x) if x.is_floating_point() else None for x in inputs
+        ]
+        if not active or not wrt:
+            return gradients
+        given = [
+            torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i] for i in active
+        ]
+        found = torch.autograd.grad(
+            [outputs[i] for i in active], [own[i] for i in wrt], given, retain_graph=True,
+            create_graph=nested, allow_unused=True,
+        )  # fmt: skip
+        for i, gradient in zip(wrt, found, strict=True):
+            gradients[i] = gradients[i] if gradient is None else gradient
+        return gradients
+
+    if nested:
+        return outputs, pullback
+    return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
+
+
+def _track(x: Tensor, nested: bool) -> Tensor:
+    """Return the input as a tensor of its own whose gradient is asked for."""
+    if not x.is_floating_point():
+        return x
+    return x.view_as(x) if nested and x.requires_grad else x.detach().requires_grad_(True)

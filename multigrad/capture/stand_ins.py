@@ -1,0 +1,164 @@
+"""Stand-ins: what a rule's copy sees in place of functions and modules that offer no protocol.
+
+Builtins and `math` take no symbolic values, and some libraries (`jax.numpy`, TensorFlow, `keras.ops`) have no
+protocol at all. A stand-in records where a symbol is among its arguments, and is the function itself elsewhere.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..ir import neutral
+from ..ir.record import Trace, Value
+from .creation import creators
+from .dialect import Dialect, is_instance, record_call, registered_dialects
+from .indexing import Picked
+from .symbols import SymbolicDType, SymbolicShape
+
+TENSORS = (Value, Picked)
+SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
+
+
+def maximum_of(*args: Any, **kwargs: Any) -> Any:
+    """The builtin `max`, which also takes symbolic scalars and tensors."""
+    return _extreme(builtins.max, neutral.maximum, args, kwargs)
+
+
+def minimum_of(*args: Any, **kwargs: Any) -> Any:
+    """The builtin `min`, which also takes symbolic scalars and tensors."""
+    return _extreme(builtins.min, neutral.minimum, args, kwargs)
+
+
+def _extreme(
+    plain: Callable[..., Any], symbolic: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> Any:
+    values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
+        return functools.reduce(symbolic, values)
+    return plain(*args, **kwargs)
+
+
+def length_of(x: Any) -> Any:
+    """The builtin `len`, which stays symbolic for a tensor."""
+    return neutral.dim(x, 0) if isinstance(x, Value) else builtins.len(x)
+
+
+BUILTINS: dict[str, Any] = {
+    "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
+}  # fmt: skip
+
+
+def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of `math`; on a symbolic scalar, record what it means."""
+    scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
+    return symbolic(*args) if scalars else function(*args)
+
+
+MATH: dict[Any, Callable[..., Any]] = {
+    math.ceil: neutral.ceil, math.cos: neutral.cos, math.erf: neutral.erf, math.exp: neutral.exp,
+    math.expm1: neutral.expm1, math.fabs: neutral.abs, math.floor: neutral.floor,
+    math.isfinite: neutral.isfinite, math.isinf: neutral.isinf, math.isnan: neutral.isnan,
+    math.log1p: neutral.log1p, math.pow: neutral.pow, math.sin: neutral.sin,
+    math.sqrt: neutral.sqrt, math.tanh: neutral.tanh, math.trunc: neutral.trunc, math.atan: neutral.atan,
+}  # fmt: skip
+
+
+class Index:
+    """What stands in for which function, for the dialects registered now; functions by identity.
+
+    Attributes:
+        functions: by `id`, the function (kept alive) and its stand-in.
+        names: the names of these functions, by which a module that holds one is told.
+        libraries: the dialects without a protocol, by import name.
+        finders: what finds a stand-in for a library's own custom gradient.
+    """
+
+    def __init__(self) -> None:
+        dialects = registered_dialects()
+        rows: dict[Any, Callable[..., Any]] = {
+            function: functools.partial(on_symbols, function, symbolic)
+            for function, symbolic in MATH.items()
+        }
+        rows.update(creators(dialects))
+        for dialect in dialects.values():
+            rows.update(dialect.hidden)
+        self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
+        self.names = {getattr(function, "__name__", "") for function in rows}
+        self.libraries = {name: d for name, d in dialects.items() if not d.protocol}
+        self.finders = [d.find_function for d in dialects.values() if d.find_function is not None]
+        self.dialects = dict(dialects)
+
+    def is_current(self) -> bool:
+        """Return whether the same dialects are registered still."""
+        now = registered_dialects()
+        return len(now) == len(self.dialects) and all(
+            self.dialects.get(name) is dialect for name, dialect in now.items()
+        )
+
+
+_index: list[Index] = []
+
+
+def find_index() -> Index:
+    """Return the index of all stand-ins, made anew where a dialect was registered meanwhile."""
+    if not _index or not _index[0].is_current():
+        _index[:] = [Index()]
+    return _index[0]
+
+
+def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
+    """Return whether something of these kinds is among values, or in the lists, tuples and dicts among them."""
+    for value in values:
+        if isinstance(value, kinds):
+            return True
+        kind = type(value)
+        if kind in (list, tuple) and holds(value, kinds):
+            return True
+        if kind is dict and holds(value.values(), kinds):
+            return True
+    return False
+
+
+def holds_symbol(values: Iterable[Any]) -> bool:
+    """Return whether a symbol of any kind is among values."""
+    return holds(values, SYMBOLS)
+
+
+class Call:
+    """Stands in for one function of a library without a protocol."""
+
+    __slots__ = ("dialect", "function", "library", "name", "trace")
+
+    def __init__(
+        self, library: str, dialect: Dialect, function: Any, name: str, trace: Trace
+    ) -> None:
+        self.library = library
+        self.dialect = dialect
+        self.function = function
+        self.name = name
+        self.trace = trace
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reason = self.dialect.refused.get(self.function)
+        if reason is not None:
+            raise self.trace.error(f"calls {self.name}, {reason}")
+        # A function that we do not know may well take a shape; if not, it says that it needs the real one.
+        kinds = SYMBOLS if self.function in self.dialect.aliases else TENSORS
+        if holds(args, kinds) or (kwargs and holds(kwargs.values(), kinds)):
+            return record_call(
+                self.library, self.function, args, kwargs, trace=self.trace, shown=self.name
+            )
+        if self.dialect.at_once is None:
+            return self.function(*args, **kwargs)
+        with self.dialect.at_once():
+            return self.function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+    def __repr__(self) -> str:
+        return f"<stand-in for {self.name}>"

@@ -1,0 +1,102 @@
+"""What a command line names: an object of a module, a saved file, or a registered rule."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optree
+
+import multigrad as xg
+from multigrad.errors import MultigradError, suggest
+
+SEED = 20
+
+
+def find(what: str, forward: str | None = None) -> Any:
+    """Return the object that a word names, a rule put under an activation where one is given.
+
+    Raises:
+        MultigradError: there is none.
+        OSError: the file cannot be read.
+    """
+    found = _find(what)
+    if forward is None:
+        return found
+    if isinstance(found, xg.Function):
+        raise MultigradError(
+            f"{what} is a Function, which has a forward of its own; leave --forward out"
+        )
+    return xg.activation(forward, rule=found)
+
+
+def _find(what: str) -> Any:
+    if Path(what).suffix == ".json" or (Path(what).is_file() and ":" not in what):
+        return xg.load(what)
+    module, colon, name = what.rpartition(":")
+    if not colon:
+        return xg.get(what)
+    sys.path.insert(0, "")  # as python -m has it: modules of the current folder
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise MultigradError(
+            f"there is no module {module!r} here; name it as in an import"
+        ) from error
+    finally:
+        sys.path.remove("")
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise MultigradError(f"{module} has no {part!r}{suggest(part, vars(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def make_inputs(
+    shapes: Sequence[str] | None,
+    numbers: Sequence[float] | None,
+    dtype: str = "float64",
+    found: Any = None,
+) -> list[Any]:
+    """Return normal numbers of the shapes, then the numbers; without a shape what `found` is tried with.
+
+    Raises:
+        MultigradError: a word is no shape.
+    """
+    from multigrad.verification.subject import as_float
+
+    if not shapes:
+        if numbers:
+            raise MultigradError("--number needs the shapes of the tensors as well: --input 3x4")
+        return [] if found is None else make_default_inputs(found, dtype)
+    generator = np.random.default_rng(SEED)
+    arrays = [as_float(generator.standard_normal(read_shape(word)), dtype) for word in shapes]
+    return [*arrays, *(numbers or ())]
+
+
+def make_default_inputs(found: Any, dtype: str) -> list[Any]:
+    """Return what an object is tried with where no inputs are given, floats in a dtype."""
+    from multigrad.verification import subject
+
+    own = subject.make_inputs(subject.subject_of(found))
+    return optree.tree_map(  # type: ignore[return-value]
+        lambda leaf: subject.as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,
+        list(own),
+        none_is_leaf=True,
+    )
+
+
+def read_shape(word: str) -> tuple[int, ...]:
+    """Return a shape written as 3x4; "scalar" has no axes."""
+    if word == "scalar":
+        return ()
+    parts = word.lower().split("x")
+    if not all(part.isdigit() for part in parts):
+        raise MultigradError(f"{word!r} is no shape; write it as 3x4, or scalar")
+    return tuple(map(int, parts))

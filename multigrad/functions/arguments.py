@@ -1,0 +1,255 @@
+"""Arguments of a Function: any nesting of tensors, numbers and other values, as a flat list of leaves.
+
+A float is a run-time number, as a rule's params are; an int, bool, str, None or any other object is static, part of
+what is captured. The layout of a call (its nesting, and the kind of each leaf) is a key: equal layouts share code.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import optree
+
+from ..errors import BackendNotFound, GradientError, RuleTypeError
+from ..ir.record import Value
+from ..ir.types import BOOL, FLOATS, INTEGERS, T, dtype_name
+from ..lowering.backend import Backend, backend_among, backend_of
+
+Tensor = Any
+PLAIN = (bool, int, str, bytes, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of the arguments.
+
+    Attributes:
+        kind: "tensor", "number" (a float, known at run time) or "static".
+        path: how messages call it: `x`, `layers[0]`, `options['slope']`.
+        name: the same as a Python identifier, unique in the layout.
+        dtype: of a tensor, by its IR name.
+        value: of a static leaf.
+    """
+
+    kind: str
+    path: str
+    name: str
+    dtype: str = ""
+    value: Any = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a tensor that may have a gradient."""
+        return self.kind == "tensor" and self.dtype in FLOATS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How the arguments of a call are laid out; `key` is equal where one capture serves.
+
+    In the key a float dtype is T, where it is that of the first float tensor.
+    """
+
+    tree: Any
+    leaves: tuple[Leaf, ...]
+    positional: int  # leaves of positional arguments; those of keywords follow
+    key: Any = field(repr=False)
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype of the first float tensor, which the others relate to."""
+        return next((leaf.dtype for leaf in self.leaves if leaf.is_float), None)
+
+    @property
+    def mixes_floats(self) -> bool:
+        """Whether float tensors have more than one dtype."""
+        return len({leaf.dtype for leaf in self.leaves if leaf.is_float}) > 1
+
+    def indices(self, kind: str) -> tuple[int, ...]:
+        """Return the positions of the leaves of a kind."""
+        return tuple(i for i, leaf in enumerate(self.leaves) if leaf.kind == kind)
+
+    @property
+    def tensors(self) -> tuple[Leaf, ...]:
+        """The leaves that are tensors, in order."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "tensor")
+
+    @property
+    def numbers(self) -> tuple[Leaf, ...]:
+        """The leaves that are run-time numbers, in order."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "number")
+
+    def rebuild(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return (args, kwargs) with other leaves."""
+        return optree.tree_unflatten(self.tree, leaves)
+
+    def describe(self) -> str:
+        """Return the arguments in words, for messages."""
+        words = [f"{leaf.path}: {leaf.dtype or leaf.kind}" for leaf in self.leaves]
+        return ", ".join(words) if words else "nothing"
+
+
+def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Return the leaves of a call's arguments, None among them, and their nesting."""
+    return optree.tree_flatten((args, kwargs), none_is_leaf=True)
+
+
+def owner_of(value: Any) -> Backend | None:
+    """Return the backend of a tensor, None for what is no tensor."""
+    if isinstance(value, (float, *PLAIN, list, tuple, dict)):
+        return None
+    try:
+        return backend_of(value)
+    except BackendNotFound:
+        return None
+
+
+def unwrap(leaf: Any) -> Any:
+    """Return the tensor that a variable of a library above the frameworks (Keras) holds now, or the leaf itself."""
+    if isinstance(leaf, (float, *PLAIN)) or owner_of(leaf) is not None:
+        return leaf
+    held = getattr(leaf, "value", None)
+    return held if held is not None and owner_of(held) is not None else leaf
+
+
+def read_layout(
+    function: str, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+) -> Layout:
+    """Return the layout of a call.
+
+    Args:
+        function: the function's name, for messages.
+        parameters: its signature, which names the arguments.
+        leaves: tensors among them are unwrapped already.
+
+    Raises:
+        GradientError: a tensor has a dtype that is not captured.
+    """
+    paths = name_paths(parameters, tree)
+    taken: set[str] = set()
+    rows = []
+    for value, path in zip(leaves, paths, strict=True):
+        name = identify(path, taken)
+        taken.add(name)
+        rows.append(_read_leaf(function, value, path, name))
+    return lay_out(tree, rows)
+
+
+def lay_out(tree: Any, rows: Sequence[Leaf]) -> Layout:
+    """Return the layout of leaves in a nesting of (args, kwargs)."""
+    (args, _) = optree.tree_unflatten(tree, range(len(rows)))
+    positional = len(optree.tree_leaves(args, none_is_leaf=True))
+    first = next((leaf.dtype for leaf in rows if leaf.is_float), None)
+    dtypes = (T if leaf.dtype == first else leaf.dtype for leaf in rows)
+    parts = tuple(
+        (leaf.kind, dtype, _static_key(leaf)) for leaf, dtype in zip(rows, dtypes, strict=True)
+    )
+    return Layout(tree, tuple(rows), positional, (tree, parts))
+
+
+def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
+    if isinstance(value, Value):
+        kind, dtype = value.node.type.kind, value.node.type.dtype
+        return Leaf("tensor" if kind == "tensor" else "number", path, name, dtype)
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return Leaf("number", path, name)
+    if owner_of(value) is None:
+        return Leaf("static", path, name, value=value)
+    dtype = dtype_name(value.dtype)
+    if dtype not in (*FLOATS, *INTEGERS, BOOL):
+        advice = ", or its real and its imaginary part" if dtype.startswith("complex") else ""
+        raise GradientError(
+            f"function {function!r} got a {dtype} tensor for argument {path!r}; expected one of "
+            f"{', '.join((*FLOATS, *INTEGERS, BOOL))}: cast it first{advice}"
+        )
+    return Leaf("tensor", path, name, dtype)
+
+
+def _static_key(leaf: Leaf) -> Any:
+    """Return a static value as a key: by type, as 1, 1.0 and True are not the same argument."""
+    if leaf.kind != "static":
+        return None
+    value = leaf.value
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return (type(value), value)
+
+
+class _Same:
+    """A key that is equal for the same object only, and keeps it alive."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.item is other.item
+
+    def __hash__(self) -> int:
+        return id(self.item)
+
+
+def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
+    """Return what to call each leaf: by the function's own parameter names."""
+    names = positional_names(parameters)
+    paths = []
+    for entries in optree.treespec_paths(tree):
+        (part, first, *rest) = entries
+        if part == 0:
+            head = names[first] if first < len(names) else f"args[{first}]"
+        else:
+            head = str(first)
+        paths.append(head + "".join(f"[{entry!r}]" for entry in rest))
+    return paths
+
+
+def positional_names(parameters: inspect.Signature | None) -> list[str]:
+    """Return the names of a signature's positional parameters."""
+    if parameters is None:
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters.parameters.values() if p.kind in kinds]
+
+
+def identify(path: str, taken: Iterable[str]) -> str:
+    """Return a path as an identifier that is not taken."""
+    word = re.sub(r"\W+", "_", path).strip("_") or "argument"
+    if word[0].isdigit() or keyword.iskeyword(word) or word in ("key", "tin") or word.startswith("__"):
+        word = f"argument_{word.strip('_')}"
+    name, serial = word, 0
+    while name in taken:
+        serial += 1
+        name = f"{word}_{serial}"
+    return name
+
+
+@functools.lru_cache(maxsize=4096)
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return a callable's signature, None where it has none that can be read."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend:
+    """Return the backend of a call's tensors.
+
+    Raises:
+        MultigradError: they belong to two frameworks.
+        RuleTypeError: there is none among the arguments.
+    """
+    tensors = [leaf for leaf in leaves if owner_of(leaf) is not None]
+    if not tensors:
+        raise RuleTypeError(
+            f"function {function!r} got no tensor ({layout.describe()}); pass an array or a tensor"
+        )
+    return backend_among(tensors)

@@ -1,0 +1,156 @@
+"""`xg.custom_gradient`: one signature for every framework, `f(*args, **kwargs) -> (outputs, grad)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, overload
+
+from ..capture.capture import run_function
+from ..capture.dialect import dialect_of
+from ..capture.substitute import plain_function
+from ..errors import GradientError
+from ..ir.record import Trace
+from ..rule import name_of
+from .arguments import signature_of
+from .function import Function
+from .record import Recorded
+
+Tensor = Any
+UPSTREAM = "upstream"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientRecipe:
+    """A function that returns its outputs and a function of their cotangents."""
+
+    function: Callable[..., Any]
+    name: str
+    native: bool | None = None
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The function's own signature."""
+        return signature_of(self.function)
+
+    def dialect(self) -> str:
+        """Return the library that the function is written in, "" where it is written for all."""
+        return library_of(self.function)
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        result = run_function(self.function, trace, *args, **kwargs)
+        return split_result(self.name, result, args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return split_result(self.name, self.function(*args, **kwargs), args, kwargs)
+
+
+def library_of(function: Any) -> str:
+    """Return the library that a function is written in, "" where it is written for all."""
+    plain = plain_function(function)
+    found = dialect_of(plain) if plain is not None else ""
+    return "" if found == __name__.partition(".")[0] else found
+
+
+def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    """Return what a decorated function gave, checked.
+
+    Raises:
+        GradientError: it is not a pair of outputs and a function.
+    """
+    is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
+    if not is_pair:
+        given = f"a {type(result).__name__}" if result is not None else "None"
+        raise GradientError(
+            f"function {name!r} returned {given}; expected (outputs, grad), where grad(upstream) returns "
+            f"the gradients of the arguments"
+        )
+    outputs, grad = result
+
+    def pull(upstream: Any) -> Any:
+        return call_gradient(grad, upstream, outputs, args, kwargs)
+
+    return Recorded(outputs, pull)
+
+
+def call_gradient(
+    grad: Callable[..., Any],
+    upstream: Any,
+    outputs: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a gradient function in the form that its parameters ask for.
+
+    `grad(upstream)`; `grad(*args, upstream=upstream)`, where `upstream` follows other parameters; `grad(a, b)` with
+    one parameter for each of several outputs. One that takes `variables` (TensorFlow's form) returns a pair.
+    """
+    parameters = signature_of(grad)
+    if parameters is None:
+        return grad(upstream)
+    rows = list(parameters.parameters.values())
+    positional = [p for p in rows if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    spread = any(p.kind is p.VAR_POSITIONAL for p in rows)
+    several = isinstance(outputs, tuple | list)
+    if "variables" in parameters.parameters:
+        positional = [p for p in positional if p.name != "variables"]
+        cotangents = tuple(upstream) if several and (spread or len(positional) > 1) else (upstream,)
+        returned = grad(*cotangents, variables=[])
+        is_pair = (
+            isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], list)
+        )
+        return returned[0] if is_pair else returned
+    named = parameters.parameters.get(UPSTREAM)
+    if named is not None and (
+        named.kind is named.KEYWORD_ONLY or spread or len(positional) == len(args) + 1
+    ):
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in rows)
+        own = {
+            name: value
+            for name, value in kwargs.items()
+            if takes_any or name in parameters.parameters
+        }
+        return grad(*args, **{**own, UPSTREAM: upstream})
+    if several and (spread or len(positional) == len(outputs) > 1):
+        return grad(*upstream)
+    return grad(upstream)
+
+
+@overload
+def custom_gradient(function: Callable[..., Any], *, native: bool | None = None) -> Function: ...
+@overload
+def custom_gradient(
+    function: None = None, *, native: bool | None = None
+) -> Callable[[Callable[..., Any]], Function]: ...
+def custom_gradient(
+    function: Callable[..., Any] | None = None, *, native: bool | None = None
+) -> Any:
+    """Give a function a gradient of its own, on every framework.
+
+    Example:
+        >>> @xg.custom_gradient
+        ... def log1pexp(x):
+        ...     e = xp.exp(x)
+        ...     def grad(upstream):
+        ...         return upstream * (1 - 1 / (1 + e))
+        ...     return xp.log(1 + e), grad
+
+    Args:
+        function: `f(*args, **kwargs) -> (outputs, grad)`, written with any library. Arguments and outputs may be nested. `grad(upstream)`
+            and `grad(*args, upstream=...)` both work; `upstream` is nested like the outputs. It returns a gradient
+            for each argument, flat or nested like them, None where there is none. Floats among the arguments
+            are run-time numbers; ints, bools, strings and None are fixed.
+        native: None: a function that cannot be captured runs as it is, on its own framework. True: always as it
+            is, for side effects or values that change outside of it. False: TraceError where it cannot be captured.
+
+    Returns:
+        A Function, called like `function`, which returns the outputs.
+
+    Raises:
+        GradientError: at a call; the gradients fit the arguments neither in number nor in shape or dtype.
+        TraceError: at a call; it cannot be captured and is written for another framework.
+    """
+    if function is None:
+        return lambda inner: custom_gradient(inner, native=native)
+    return Function(GradientRecipe(function, name_of(function), native), function)

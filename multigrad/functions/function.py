@@ -1,0 +1,510 @@
+"""`Function`: a function with a gradient of its own, called on any framework's tensors.
+
+A call looks its arguments' types up and finds the framework's own function, lowered at the first such call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import optree
+
+from ..capture.dialect import load_dialects
+from ..context import Counter, normalize_key
+from ..errors import MultigradError, TraceError
+from ..ir.calls import Called, mark
+from ..ir.record import NeedFact, Value, lift
+from ..ir.replay import replay
+from ..ir.types import dtype_name
+from ..lowering.backend import Backend, load_backend
+from ..lowering.input_checks import find_device, find_lacking, refuse_lacking
+from ..lowering.lower import Lowered, lower_pair
+from .arguments import PLAIN, Layout, flatten, one_backend, owner_of, read_layout, unwrap
+from .native import run_as_it_is
+from .record import NotCaptured, Recipe, Variant, capture_function
+
+Tensor = Any
+Entry = Callable[[Sequence[Any]], Any]
+MOST_ENTRIES = 1024
+MOST_VARIANTS = 256
+# (which arguments, what to call then): for arguments that stand for tensors to come (a Keras model under construction).
+symbolic: list[tuple[Callable[[Any], bool], Callable[..., Any]]] = []
+# (is tracing, what to call then): for a compiler that reads Python code.
+tracers: list[tuple[Callable[[], bool], Callable[..., Any]]] = []
+# For compilers whose traces hold nothing but constants.
+by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+_serials = itertools.count()
+_lock = threading.RLock()
+
+
+class Function:
+    """A function with a gradient of its own, for tensors of every framework.
+
+    Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called with tensors of
+    one framework, it is that framework's own custom gradient; with NumPy arrays, it computes the outputs, and
+    `xg.vjp` gives the gradient.
+
+    Attributes:
+        name: the name of the function that it was made of.
+        native: None: what cannot be captured runs as it is, on its own framework; True: always; False: never.
+    """
+
+    autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
+
+    def __init__(self, recipe: Recipe, wrapped: Any = None) -> None:
+        self.recipe = recipe
+        self.name = recipe.name
+        self.native = recipe.native
+        self.parameters = parameters_of(wrapped if wrapped is not None else recipe)
+        self.variants: dict[Any, Variant] = {}
+        self.facts: frozenset[str] = frozenset()
+        self._identify()
+        self._entries: dict[Any, Entry] = {}
+        self._key: Any = None
+        self._counter = Counter()
+        if wrapped is not None:
+            functools.update_wrapper(self, wrapped, updated=())
+        else:
+            self.__name__ = self.name
+
+    def _identify(self) -> None:
+        self.identifier = f"{self.name}#{next(_serials)}"
+        by_identifier[self.identifier] = self
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name}>"
+
+    def keyed(self, key: Any) -> Function:
+        """Return this Function with reproducible random draws, the same on every framework.
+
+        Args:
+            key: an int as for `jax.random.key`, a jax key, or two uint32; the n-th call from now on draws from
+                `fold_in(key, n)`.
+        """
+        other = Function.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._key = normalize_key(key)
+        other._counter = Counter()
+        other._entries = {}
+        other._identify()
+        return other
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its random draws are reproducible."""
+        return self._key is not None
+
+    @property
+    def counter(self) -> Counter:
+        """What counts the draws of a keyed Function."""
+        return self._counter
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs for the arguments; gradients flow back by the own backward."""
+        for is_tracing, call_traced in tracers:
+            if is_tracing():
+                return call_traced(self, args, kwargs)
+        return self.apply(args, kwargs)
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the outputs, where no compiler reads along."""
+        if not kwargs:
+            kinds: list[Any] = []
+            try:
+                for value in args:
+                    kind = type(value)
+                    if kind is float:
+                        kinds.append(kind)
+                    elif kind in PLAIN:
+                        kinds.append((kind, value))
+                    else:
+                        kinds.append((kind, value.dtype))
+                entry = self._entries.get(tuple(kinds))
+            except (AttributeError, TypeError):  # nested, or a dtype that has no hash
+                return self._apply_any(args, kwargs, None)
+            if entry is not None:
+                return entry(args)
+            return self._apply_any(args, kwargs, tuple(kinds))
+        return self._apply_any(args, kwargs, None)
+
+    def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+        leaves, tree = flatten(args, kwargs)
+        if any(isinstance(leaf, Value) for leaf in leaves):
+            return self.inline(leaves, tree)
+        load_dialects()  # what stands for tensors to come is known by then
+        for is_symbolic, call in symbolic:
+            if any(map(is_symbolic, leaves)):
+                return call(self, args, kwargs)
+        entry = self._find_entry(leaves, tree, key)
+        return entry(leaves)
+
+    # --- entries -----------------------------------------------------------------------------------
+
+    def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
+        """Return what runs a call of this layout, built at the first one."""
+        if key is None:
+            kinds = tuple(
+                (type(leaf), leaf.dtype if hasattr(leaf, "dtype") else _value_key(leaf))
+                for leaf in leaves
+            )
+            key = (tree, kinds)
+        entry = self._entries.get(key)
+        if entry is None:
+            with _lock:
+                entry = self._entries.get(key)
+                if entry is None:
+                    entry = self._build(leaves, tree)
+                    if len(self._entries) >= MOST_ENTRIES:
+                        self._entries.clear()
+                    self._entries[key] = entry
+        return entry
+
+    def _build(self, leaves: Sequence[Any], tree: Any) -> Entry:
+        wrapped = tuple(i for i, leaf in enumerate(leaves) if unwrap(leaf) is not leaf)
+        given = [unwrap(leaf) for leaf in leaves]
+        as_arrays = not any(owner_of(leaf) for leaf in given)
+        if as_arrays:  # Python numbers alone: NumPy's
+            wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
+            given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
+        layout = read_layout(self.name, self.parameters, given, tree)
+        backend = one_backend(self.name, layout, given)
+        inner = self._entry_for(layout, backend, given)
+        if not wrapped:
+            return inner
+        open_leaf = np.asarray if as_arrays else unwrap
+
+        def unwrapping(leaves: Sequence[Any]) -> Any:
+            opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
+            return inner(opened)
+
+        return unwrapping
+
+    def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+        """Return the entry for unwrapped leaves: captured, or as it is."""
+        if self.native is True:
+            return self._native_entry(layout, backend, None)
+        try:
+            return self._captured_entry(layout, backend, leaves)
+        except NotCaptured as error:
+            if self.native is False:
+                raise error.error from error.__cause__
+            return self._native_entry(layout, backend, error.error)
+
+    def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+        while True:
+            try:
+                facts = self._gather(layout, leaves)
+                entry = self._lowered_entry(self.variant(layout, facts), backend)
+                break
+            except NeedFact:
+                continue
+        if not self.facts - {"dtype"}:
+            return entry
+        known = {tuple(facts.items()): entry}
+
+        def with_facts(leaves: Sequence[Any]) -> Any:
+            """Look at the arguments first: one lowering per set of facts."""
+            while True:
+                facts = self._gather(layout, leaves)
+                found = known.get(tuple(facts.items()))
+                if found is None:
+                    try:
+                        found = self._lowered_entry(self.variant(layout, facts), backend)
+                    except NeedFact:
+                        continue
+                    except NotCaptured as error:
+                        if self.native is False:
+                            raise error.error from error.__cause__
+                        found = self._native_entry(layout, backend, error.error)
+                    if len(known) >= MOST_ENTRIES:
+                        known.clear()
+                    known[tuple(facts.items())] = found
+                return found(leaves)
+
+        return with_facts
+
+    def _gather(self, layout: Layout, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Return what the capture needs to know of the arguments, in a fixed order."""
+        return gather_facts(self.name, self.facts, layout, leaves)
+
+    def variant(self, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+        """Return the graphs for a layout under these facts, captured once.
+
+        Raises:
+            NeedFact: more facts are needed; `self.facts` has been extended.
+            NotCaptured: it cannot be captured.
+        """
+        key = (layout.key, tuple(facts.items()))
+        with _lock:
+            variant = self.variants.get(key)
+            if variant is None:
+                if not self.facts <= facts.keys():
+                    raise NeedFact(*self.facts)
+                try:
+                    variant = capture_function(self.recipe, layout, facts)
+                except NeedFact as need:
+                    if facts.keys() >= set(need.facts):
+                        message = f"function {self.name!r} needs {', '.join(need.facts)} in a way not captured"
+                        raise NotCaptured(TraceError(message)) from need
+                    self.facts = self.facts | set(need.facts)
+                    raise
+                if len(self.variants) >= MOST_VARIANTS:
+                    self.variants.clear()
+                self.variants[key] = variant
+            return variant
+
+    def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
+        pair = variant.pair
+        lowered = lower_pair(pair, backend)
+        dtype = variant.layout.dtype
+        lacking = find_lacking(f"function {self.name!r}", backend, pair.forward, pair.backward)
+        refuse_lacking(lacking, dtype or "")
+        return bind_leaves(self, variant, backend, lowered)
+
+    def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
+        apply = getattr(self.recipe, "apply", None)
+        if apply is not None and backend.name == self.recipe.dialect():
+
+            def original(leaves: Sequence[Any]) -> Any:
+                args, kwargs = layout.rebuild(leaves)
+                return apply(*args, **kwargs)
+
+            return original
+
+        def native(leaves: Sequence[Any]) -> Any:
+            return run_as_it_is(self, layout, backend, leaves, error)
+
+        return native
+
+    def draw(self, backend: Backend) -> Any:
+        """Return the key of one call."""
+        if self._key is None:
+            return backend.draw_key()
+        return backend.fold_in(self._key, next(self._counter))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this Function as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
+
+        Saved are the forms in which it has been captured: for the kinds of arguments that it was called with.
+
+        Raises:
+            TraceError: it has not been captured.
+            FormatError: it has more than a document holds, or arguments that no document has.
+        """
+        from ..saving import document_of
+
+        return document_of(self)
+
+    # --- inside of another capture -----------------------------------------------------------------
+
+    def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
+        """Record the function's ops in the capture that its arguments belong to."""
+        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+        layout = read_layout(self.name, self.parameters, leaves, tree)
+        try:
+            variant = self.variant(layout, {})
+        except NotCaptured as error:
+            raise error.error from error.__cause__
+        pair = variant.pair
+        given = {
+            leaf.name: value
+            for leaf, value in zip(layout.leaves, leaves, strict=True)
+            if leaf.kind != "static"
+        }
+        given = {name: trace.value(lift(trace, value)) for name, value in given.items()}
+        if pair.is_random:
+            given["key"] = trace.next_key()
+        outputs = replay(trace, pair.forward, given)
+        names = tuple(given)
+        called = Called(
+            pair.backward, pair.cotangents, names, pair.wrt, tuple(o.node for o in outputs)
+        )
+        return assemble(variant, mark(trace, called, [given[name].node for name in names]))
+
+
+def parameters_of(function: Any) -> inspect.Signature | None:
+    """Return a signature, which names arguments in messages."""
+    own = getattr(function, "signature", None)
+    if isinstance(own, inspect.Signature):
+        return own
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _value_key(leaf: Any) -> Any:
+    if isinstance(leaf, float):
+        return None
+    try:
+        hash(leaf)
+    except TypeError:
+        return id(leaf)
+    return leaf
+
+
+def gather_facts(
+    name: str, needed: frozenset[str], layout: Layout, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype".
+
+    Raises:
+        NotCaptured: one is not known in Python.
+    """
+    facts: dict[str, Any] = {}
+    if layout.mixes_floats:
+        needed = needed | {"dtype"}
+    first = next((i for i, leaf in enumerate(layout.leaves) if leaf.is_float), None)
+    if first is None:
+        first = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    for fact in sorted(needed):
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if what == "device":
+            facts[fact] = True
+            continue
+        if index is None:
+            continue  # of another layout
+        value = leaves[index]
+        if what == "dtype":
+            facts[fact] = layout.dtype or dtype_name(value.dtype)
+        elif what == "ndim":
+            facts[fact] = len(value.shape)
+        elif what == "shape":
+            shape = tuple(value.shape)
+            if any(not isinstance(n, int) for n in shape):
+                raise NotCaptured(
+                    TraceError(
+                        f"function {name!r} needs the shape of an argument in Python, but it is {shape} "
+                        f"here. Use x.shape[i] only in arithmetic"
+                    )
+                )
+            facts[fact] = shape
+        elif isinstance(value, int | float):
+            facts[fact] = value
+    return facts
+
+
+def bind_leaves(function: Function, variant: Variant, backend: Backend, lowered: Lowered) -> Entry:
+    """Return how the leaves of a call are handed to the framework's own function."""
+    layout, call = variant.layout, lowered.call
+    tensors, numbers = layout.indices("tensor"), layout.indices("number")
+    order = (*tensors, *numbers)
+    simple = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
+    is_random = variant.pair.is_random
+    bare = variant.outputs.is_leaf() and not variant.fixed
+
+    def run(leaves: Sequence[Any]) -> Any:
+        return call(*leaves)
+
+    def run_chosen(leaves: Sequence[Any]) -> Any:
+        return call(*[leaves[i] for i in order])
+
+    def run_random(leaves: Sequence[Any]) -> Any:
+        return call(*[leaves[i] for i in order], function.draw(backend))
+
+    inner = run_random if is_random else run if simple else run_chosen
+    if not bare:
+        flat = inner
+        single = len(variant.pair.cotangents) == 1
+
+        def inner(leaves: Sequence[Any]) -> Any:
+            outputs = flat(leaves)
+            return assemble(variant, (outputs,) if single else outputs)
+
+    if len(tensors) < 2:
+        return inner
+
+    def entry(leaves: Sequence[Any]) -> Any:
+        try:
+            return inner(leaves)
+        except Exception as error:
+            explain(function.name, layout, leaves, error)
+            raise
+
+    return entry
+
+
+def explain(name: str, layout: Layout, leaves: Sequence[Any], error: Exception) -> None:
+    """Say it where a call failed because its tensors lie on two devices.
+
+    Raises:
+        MultigradError: they do.
+    """
+    if isinstance(error, MultigradError):
+        return
+    places = [(layout.leaves[i].path, find_device(leaves[i])) for i in layout.indices("tensor")]
+    for path, device in places[1:]:
+        first_path, first = places[0]
+        if device is not None and first is not None and device != first:
+            raise MultigradError(
+                f"function {name!r} got {first_path!r} on {first} and {path!r} on {device}; move one of "
+                f"them: .to({str(first)!r})"
+            ) from error
+
+
+def assemble(variant: Variant, values: Sequence[Any]) -> Any:
+    """Return outputs in their own nesting."""
+    rest = iter(values)
+    count = variant.outputs.num_leaves
+    flat = [variant.fixed[i] if i in variant.fixed else next(rest) for i in range(count)]
+    return optree.tree_unflatten(variant.outputs, flat)
+
+
+def find_variant(function: Function) -> Variant:
+    """Return the latest captured form of a Function.
+
+    Raises:
+        TraceError: it has not been called, and what its arguments are cannot be told from its signature.
+    """
+    if function.variants:
+        return next(reversed(function.variants.values()))
+    parameters = function.parameters
+    args: list[Any] = []
+    for parameter in () if parameters is None else parameters.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            args = []
+            break
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            continue
+        args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
+    if args:
+        try:
+            return capture_example(function, *args)
+        except (NotCaptured, MultigradError):
+            pass
+    raise TraceError(
+        f"function {function.name!r} is captured when it is called, as only then it is known which of its "
+        f"arguments are tensors. Call it once, with NumPy arrays for instance"
+    )
+
+
+def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
+    """Return the captured form of a Function for arguments like these.
+
+    Raises:
+        NotCaptured: it cannot be captured.
+    """
+    leaves, tree = flatten(args, kwargs)
+    leaves = [unwrap(leaf) for leaf in leaves]
+    layout = read_layout(function.name, function.parameters, leaves, tree)
+    while True:
+        try:
+            return function.variant(
+                layout, gather_facts(function.name, function.facts, layout, leaves)
+            )
+        except NeedFact:
+            continue
+
+
+def reference() -> Backend:
+    """Return the NumPy backend."""
+    return load_backend("numpy")

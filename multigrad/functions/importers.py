@@ -1,0 +1,64 @@
+"""Native custom gradients, unchanged, as Functions for every framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UnsupportedOp
+from ..lowering.backend import load_backend
+from .function import Function
+
+
+def from_autograd_function(cls: type) -> Function:
+    """Return a `torch.autograd.Function` class as a Function for every framework.
+
+    Called as `cls.apply` is: positionally, other values than tensors included. Both styles are taken: a forward
+    that gets `ctx`, and one with `setup_context`.
+
+    Example:
+        >>> clipped = xg.from_autograd_function(ClippedReLU)
+        >>> y = clipped(x, 2.0)  # x: a tensor of torch, jax or TensorFlow, or a NumPy array
+
+    Raises:
+        TypeError: it is no such class.
+        TraceError: at a call in another framework; it cannot be captured.
+    """
+    return import_from("torch", cls)
+
+
+def from_custom_vjp(f: Any) -> Function:
+    """Return a `jax.custom_vjp` function as a Function for every framework.
+
+    Example:
+        >>> clip_gradient = xg.from_custom_vjp(clip_gradient)
+
+    Raises:
+        TypeError: it is no such function, or its rules are not defined yet.
+        TraceError: at a call in another framework; it cannot be captured.
+    """
+    return import_from("jax", f)
+
+
+def from_tf_custom_gradient(f: Any) -> Function:
+    """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
+
+    Example:
+        >>> log1pexp = xg.from_tf_custom_gradient(log1pexp)
+
+    Raises:
+        TypeError: it is no such function.
+        TraceError: at a call in another framework; it cannot be captured.
+    """
+    return import_from("tensorflow", f)
+
+
+def import_from(framework: str, native: Any) -> Function:
+    """Return a framework's own custom gradient as a Function.
+
+    Raises:
+        UnsupportedOp: that framework's backend imports none.
+    """
+    backend = load_backend(framework)
+    if backend.import_function is None:
+        raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
+    return Function(backend.import_function(native))

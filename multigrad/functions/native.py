@@ -1,0 +1,118 @@
+"""A Function that runs as it is, on its own framework's tensors, with that framework's own custom gradient around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import optree
+
+from ..errors import GradientError, MultigradError, TraceError
+from ..ir.types import FLOATS, dtype_name
+from ..lowering.backend import Backend
+from ..lowering.input_checks import shapes_agree
+from .arguments import Layout, owner_of
+from .gradients import match_gradients
+
+if TYPE_CHECKING:
+    from .function import Function
+
+Tensor = Any
+
+
+def run_as_it_is(
+    function: Function,
+    layout: Layout,
+    backend: Backend,
+    leaves: Sequence[Any],
+    error: TraceError | None,
+) -> Any:
+    """Call the user's function on tensors; its gradient is attached by the backend.
+
+    Args:
+        error: why it was not captured; None: it was not asked for.
+
+    Raises:
+        TraceError: it was not captured, and is written for another framework.
+        GradientError: its gradients do not fit its arguments.
+    """
+    if getattr(function.recipe, "backward", True) is None:  # the framework's own derivative
+        return function.recipe.run(*layout.rebuild(leaves)).outputs
+    indices = layout.indices("tensor")
+    foreign = error is not None and function.recipe.dialect() not in ("", backend.name)
+    seen: dict[str, Any] = {}
+
+    def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
+        given = list(leaves)
+        for i, tensor in zip(indices, tensors, strict=True):
+            given[i] = tensor
+        try:
+            recorded = function.recipe.run(*layout.rebuild(given))
+        except MultigradError:
+            raise
+        except Exception as failure:
+            if not foreign:
+                raise
+            raise TraceError(
+                f"{error}; run as it is on {backend.name}, it failed: {failure}"
+            ) from failure
+        flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        seen["flat"] = flat
+        positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
+        seen["positions"] = positions
+        if foreign and any(owner_of(flat[i]) is not backend for i in positions):
+            raise error  # type: ignore[misc]
+        marked = tuple(
+            n
+            for n, i in enumerate(positions)
+            if any(flat[i] is each for each in recorded.undifferentiable)
+        )
+
+        def pull(*cotangents: Tensor) -> tuple[Tensor | None, ...]:
+            upstream: list[Any] = [None] * len(flat)
+            for i, cotangent in zip(positions, cotangents, strict=True):
+                upstream[i] = cotangent
+            assert recorded.pull is not None
+            returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream))
+            gradients = match_gradients(function.name, returned, layout)
+            return tuple(
+                check_native(function.name, layout.leaves[i].path, tensor, gradients[i], backend)
+                for i, tensor in zip(indices, tensors, strict=True)
+            )
+
+        return tuple(flat[i] for i in positions), pull, marked
+
+    outputs = backend.attach_function(run, tuple(leaves[i] for i in indices), function.name)
+    flat = list(seen["flat"])
+    for i, output in zip(seen["positions"], outputs, strict=True):
+        flat[i] = output
+    return optree.tree_unflatten(seen["tree"], flat)
+
+
+def check_native(
+    function: str, path: str, tensor: Tensor, gradient: Tensor | None, backend: Backend
+) -> Tensor | None:
+    """Return a gradient that fits its argument.
+
+    Raises:
+        GradientError: it is no tensor, or has another shape or dtype.
+    """
+    if gradient is None or dtype_name(tensor.dtype) not in FLOATS:
+        return None
+    if owner_of(gradient) is None:
+        raise GradientError(
+            f"function {function!r} returned a {type(gradient).__name__} as the gradient of argument "
+            f"{path!r}; expected a tensor of its shape, or None"
+        )
+    if not shapes_agree(gradient.shape, tensor.shape):
+        raise GradientError(
+            f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for argument "
+            f"{path!r} of shape {tuple(tensor.shape)}; expected the same shape"
+        )
+    given, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
+    if given != expected:
+        raise GradientError(
+            f"function {function!r} returned a {given} gradient for argument {path!r} of {expected}; "
+            f"cast it back"
+        )
+    return gradient

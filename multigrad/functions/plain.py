@@ -1,0 +1,104 @@
+"""`xg.function`: a Function from a plain forward and a plain backward; without one, the true derivative."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..capture.capture import run_function
+from ..ir.record import Trace
+from ..rule import name_of
+from .arguments import signature_of
+from .custom_gradient import library_of
+from .function import Function
+from .record import Recorded
+
+Tensor = Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairRecipe:
+    """A forward and a backward, written as two plain functions."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    residuals: Callable[..., Any] | None
+    name: str
+    native: bool | None = None
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The forward's own signature."""
+        return signature_of(self.forward)
+
+    def dialect(self) -> str:
+        """Return the library that the forward is written in, "" where it is written for all."""
+        return library_of(self.forward) or (
+            "" if self.backward is None else library_of(self.backward)
+        )
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+            return run_function(function, trace, *given, **named)
+
+        outputs = run(self.forward, *args, **kwargs)
+        keeps = self.residuals is not None
+        return Recorded(outputs, self._pull(run, outputs, args, kwargs), keeps_output=keeps)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+            return function(*given, **named)
+
+        outputs = self.forward(*args, **kwargs)
+        return Recorded(outputs, self._pull(run, outputs, args, kwargs))
+
+    def _pull(
+        self,
+        run: Callable[..., Any],
+        outputs: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Callable[[Any], Any] | None:
+        backward = self.backward
+        if backward is None:
+            return None
+        if self.residuals is None:
+            return lambda upstream: run(backward, upstream, *args, **kwargs)
+        kept = run(self.residuals, outputs, *args, **kwargs)
+        return lambda upstream: run(backward, upstream, kept)
+
+
+def function(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    residuals: Callable[..., Any] | None = None,
+    *,
+    native: bool | None = None,
+) -> Function:
+    """Return a Function of a forward and a backward, for every framework.
+
+    Example:
+        >>> clipped = xg.function(
+        ...     lambda x, limit: xp.clip(x, 0.0, limit),
+        ...     lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
+        ... )
+
+    Args:
+        forward: `forward(*args) -> outputs`, written with any library.
+        backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one argument, None
+            where there is none); `grad_out` is nested like the outputs. Without it the Function has its true
+            derivative.
+        residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called as
+            `backward(grad_out, kept)`.
+        native: see `custom_gradient`.
+
+    Raises:
+        GradientError, TraceError: at a call; see `custom_gradient`.
+    """
+    for role in (backward, residuals):
+        if role is not None and not callable(role):
+            raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
+    recipe = PairRecipe(forward, backward, residuals, name_of(forward), native)
+    return Function(recipe, forward)

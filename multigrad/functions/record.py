@@ -1,0 +1,356 @@
+"""From a function with a gradient of its own to a pair of graphs.
+
+A `Recipe` says how to run it: on symbolic values it returns the outputs, and what maps their cotangents to gradients.
+Forward and backward are recorded in one trace, so that what they share is one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import optree
+
+from ..capture.capture import has_number_from_elsewhere
+from ..capture.dialect import load_dialects
+from ..capture.tracer import V
+from ..errors import GradientError, MultigradError, TraceError
+from ..ir import neutral
+from ..ir.calls import drop_calls
+from ..ir.graph import Graph, Location, Node
+from ..ir.passes import simplify
+from ..ir.record import NeedFact, Trace, Value, constant
+from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
+from ..pair import GraphPair
+from .arguments import Layout, Leaf
+from .gradients import check_gradient, match_gradients
+
+Tensor = Any
+Pull = Callable[
+    [Any], Any
+]  # the cotangents, structured like the outputs -> what the user's code returns
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recipe gives for one call on symbolic values.
+
+    Attributes:
+        outputs: any nesting of tensors.
+        pull: maps cotangents, nested like the outputs, to gradients; None: the true derivative.
+        first_order: see `GraphPair`.
+        keeps_output: see `GraphPair`.
+        undifferentiable: outputs that carry no gradient.
+    """
+
+    outputs: Any
+    pull: Pull | None
+    first_order: Callable[[], bool] | bool = False
+    keeps_output: bool = False
+    undifferentiable: tuple[Any, ...] = ()
+
+
+class Recipe(Protocol):
+    """How a function with a gradient of its own is run.
+
+    One that comes from a framework may have `apply(*args, **kwargs)`: the original, where it runs as it is there.
+    """
+
+    name: str
+    native: bool | None
+
+    def dialect(self) -> str:
+        """Return the library that it is written in, "" where it is written for all."""
+        ...
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run it on symbolic values."""
+        ...
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run it as it is, on a framework's tensors."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """A function captured for one layout of its arguments.
+
+    Attributes:
+        pair: its graphs; the tensors and the numbers of the layout are their inputs, in order.
+        layout: of the arguments.
+        outputs: the nesting of the outputs.
+        fixed: outputs that are no tensors, by position.
+        facts: what was fixed for the capture.
+    """
+
+    pair: GraphPair
+    layout: Layout
+    outputs: Any
+    fixed: Mapping[int, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class NotCaptured(Exception):
+    """A function cannot be captured; `error` says why."""
+
+    def __init__(self, error: TraceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def capture_function(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+    """Run a recipe on symbolic values and return its simplified graphs.
+
+    Raises:
+        NeedFact: Python needed something concrete that is not among the facts.
+        NotCaptured: it reaches beyond what is captured.
+        GradientError: its gradients do not fit its arguments.
+        Exception: what the user's own code raised.
+    """
+    from ..lowering.backend import in_use
+
+    in_use()  # a framework imported by now has its dialect registered
+    load_dialects()
+    recording = _Recording(recipe, layout, facts)
+    variant = recording.run()
+    if recording.trace.lifted or has_number_from_elsewhere(
+        recording.graphs, recording.trace, _statics(layout)
+    ):
+        again = _Recording(recipe, layout, recording.trace.facts)
+        other = again.run()
+        first, second = recording.trace.lifted, again.trace.lifted
+        if any(a is b for a in first for b in second):
+            raise NotCaptured(
+                recording.trace.error(
+                    "reads a tensor from outside of it, which may change between calls. Pass it as an "
+                    "argument, or make it a NumPy array, whose values are taken once"
+                )
+            )
+        pairs = (
+            (variant.pair.forward, other.pair.forward),
+            (variant.pair.backward, other.pair.backward),
+        )
+        if any(a.outputs != b.outputs for a, b in pairs):
+            raise NotCaptured(
+                TraceError(
+                    f"function {recipe.name!r} gives another graph each time: it draws a number, or reads "
+                    f"one that changes. Draw with xp.rand_like(x), or pass the number as an argument"
+                )
+            )
+    return variant
+
+
+def _statics(layout: Layout) -> dict[str, Any]:
+    return {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
+
+
+class _Recording:
+    """One run of a recipe on symbolic values."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> None:
+        self.recipe = recipe
+        self.layout = layout
+        self.trace = Trace(recipe.name, facts, V, kind="function")
+        self.inputs: dict[str, Node] = {}
+        self.graphs: tuple[Graph, ...] = ()
+        self.facts = dict(facts)
+
+    def run(self) -> Variant:
+        trace, layout = self.trace, self.layout
+        leaves = [self.symbol(leaf) for leaf in layout.leaves]
+        given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
+        recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
+        for leaf, symbol, node in zip(layout.leaves, leaves, given, strict=True):
+            if isinstance(symbol, Value) and symbol.node is not node:
+                raise NotCaptured(
+                    trace.error(
+                        f"updates its argument {leaf.path!r} in place, which the caller would see in one "
+                        f"framework only. Work on a copy: {leaf.path}.clone()"
+                    )
+                )
+        flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
+        for i, each in fixed.items():
+            fixed[i] = self.check_output(each)
+        values = [each for each in flat if isinstance(each, Value)]
+        values = [
+            self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
+            for each in values
+        ]
+        if not values:
+            raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
+        marked = [each.node for each in recorded.undifferentiable if isinstance(each, Value)]
+        undifferentiable = tuple(
+            i for i, each in enumerate(values) if is_float(each.node.type) and each.node in marked
+        )
+        tensors = tuple(leaf.name for leaf in layout.tensors)
+        own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
+        cotangents = name_cotangents(len(values))
+        forward_nodes = tuple(each.node for each in values)
+        gradients, wrt = self.gradients(
+            recorded, outputs, flat, values, cotangents, undifferentiable
+        )
+        key = () if trace.key is None else (trace.key,)
+        forward = Graph(trace.name, (*own, *key), forward_nodes, trace.locations)
+        heads = self.heads(cotangents)
+        backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
+        self.graphs = forward, backward
+        first_order = recorded.first_order
+        pair = GraphPair(
+            trace.name,
+            simplify(drop_calls(forward)),
+            simplify(drop_calls(backward)),
+            first_order() if callable(first_order) else first_order,
+            tensors,
+            cotangents,
+            wrt,
+            recorded.keeps_output,
+            undifferentiable,
+        )
+        return Variant(pair, layout, outputs, fixed, dict(self.facts))
+
+    def symbol(self, leaf: Leaf) -> Any:
+        """Return what stands for a leaf while it is recorded."""
+        if leaf.kind == "static":
+            return leaf.value
+        if leaf.kind == "number":
+            value = self.trace.input(leaf.name, FLOAT_SCALAR)
+            self.inputs[leaf.name] = value.node
+            fact = f"param:{leaf.name}"
+            return self.trace.value(constant(self.facts[fact])) if fact in self.facts else value
+        value = self.trace.input(leaf.name, type_of(self.layout, leaf))
+        self.inputs[leaf.name] = value.node
+        return value
+
+    def attempt(self, run: Callable[[], Any]) -> Any:
+        """Run the user's code; what fails because it met a symbol is no error of the user's."""
+        try:
+            return run()
+        except (NeedFact, NotCaptured, GradientError):
+            raise
+        except TraceError as error:
+            raise NotCaptured(error) from error
+        except MultigradError:
+            raise
+        except Exception as error:
+            tb = error.__traceback__
+            place = None
+            while tb is not None:
+                code, line = tb.tb_frame.f_code, tb.tb_lineno
+                is_users = any(code is own for own in self.trace.codes)
+                place = (code.co_filename, line) if is_users else place
+                if is_users and tb.tb_next is None:
+                    raise  # raised by the user's own statement
+                tb = tb.tb_next
+            at = f" ({Location(*place)})" if place else ""
+            message = f"function {self.trace.name!r}{at} raised {type(error).__name__} while captured: {error}"
+            raise NotCaptured(TraceError(message, place)) from error
+
+    def check_output(self, output: Any) -> Any:
+        """Return an output that is no symbolic value: a number, a word, None."""
+        if isinstance(output, bool | int | float | str | type(None)):
+            return output
+        raise NotCaptured(
+            self.trace.error(
+                f"returns a {type(output).__name__} that it did not compute from its arguments"
+            )
+        )
+
+    def number(self, value: Value) -> Value:
+        """Return a computed number as a tensor."""
+        like = next((self.inputs[leaf.name] for leaf in self.layout.tensors), None)
+        if like is None:
+            raise NotCaptured(self.trace.error("returns a number"))
+        zero = neutral.sum(neutral.zeros_like(self.trace.value(like)))
+        return zero + value
+
+    def heads(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
+        return tuple(self.inputs[name] for name in cotangents if name in self.inputs)
+
+    def gradients(
+        self,
+        recorded: Recorded,
+        outputs: Any,
+        flat: list[Any],
+        values: list[Value],
+        cotangents: tuple[str, ...],
+        undifferentiable: tuple[int, ...],
+    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Return the nodes of the gradients, and the inputs whose they are."""
+        given: list[Any] = []
+        for i, (value, name) in enumerate(zip(values, cotangents, strict=True)):
+            if is_float(value.node.type) and i not in undifferentiable:
+                cotangent = self.trace.input(name, value.node.type)
+                self.inputs[name] = cotangent.node
+                given.append(cotangent)
+            else:
+                given.append(neutral.zeros_like(value))
+        if recorded.pull is None:
+            return self.derivative(values, given)
+        rest = iter(given)
+        filled = [next(rest) if isinstance(each, Value) else None for each in flat]
+        upstream = optree.tree_unflatten(outputs, filled)
+        pull = recorded.pull
+        returned = self.attempt(lambda: pull(upstream))
+        matched = match_gradients(self.trace.name, returned, self.layout)
+        nodes, names = [], []
+        for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
+            if leaf.kind != "tensor":
+                continue
+            type_ = self.inputs[leaf.name].type
+            if not is_float(type_):
+                continue
+            value = self.attempt(
+                lambda leaf=leaf, type_=type_, gradient=gradient: check_gradient(
+                    self.trace, leaf, type_, gradient
+                )
+            )
+            if value is not None:
+                nodes.append(value.node)
+                names.append(leaf.name)
+        return tuple(nodes), tuple(names)
+
+    def derivative(
+        self, values: list[Value], given: list[Value]
+    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Return the true derivative by the ops' VJPs."""
+        from ..ir.derivatives import accumulate_all
+
+        if self.trace.lost_gradient:
+            raise NotCaptured(
+                self.trace.error(
+                    f"takes the derivative of {self.trace.lost_gradient}, whose own gradient is not captured. "
+                    f"Give the function a backward"
+                )
+            )
+        floats = [
+            leaf.name for leaf in self.layout.tensors if is_float(self.inputs[leaf.name].type)
+        ]
+        targets = [self.inputs[name] for name in floats]
+        seeds = [
+            (value.node, cotangent)
+            for value, cotangent in zip(values, given, strict=True)
+            if is_float(value.node.type)
+        ]
+        found = accumulate_all(self.trace, seeds, targets)
+        nodes = [
+            neutral.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
+            for target, gradient in zip(targets, found, strict=True)
+        ]
+        return tuple(nodes), tuple(floats)
+
+
+def name_cotangents(count: int) -> tuple[str, ...]:
+    """Return the names of the cotangents of that many outputs."""
+    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
+
+
+def type_of(layout: Layout, leaf: Leaf) -> Type:
+    """Return the type of a tensor argument: the first float has the shape and the dtype that others relate to."""
+    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
+    if floats and leaf is floats[0]:
+        return INPUT
+    alike = bool(floats) and leaf.dtype == floats[0].dtype
+    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)

@@ -1,0 +1,213 @@
+"""`xg.vjp`: outputs and pullback by one call, on every framework and on NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from ..activation import Activation
+from ..errors import GradientError, RuleTypeError
+from ..ir.record import NeedFact
+from ..lowering.backend import Backend, backend_among
+from ..lowering.entries import check_float, draw
+from ..lowering.entries import gather_facts as family_facts
+from ..lowering.lower import lower_derivative, lower_family, lower_pair
+from ..rule import name_of
+from .arguments import PLAIN, Layout, flatten, owner_of, read_layout, unwrap
+from .function import Function, assemble, gather_facts
+from .gradients import match_gradients
+from .native import check_native
+from .plain import PairRecipe
+from .record import NotCaptured
+
+Tensor = Any
+Pullback = Callable[[Any], tuple[Any, ...]]
+
+
+def vjp(f: Callable[..., Any], *inputs: Any) -> tuple[Any, Pullback]:
+    """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
+
+    Example:
+        >>> y, pullback = xg.vjp(f, x, w)
+        >>> grad_x, grad_w = pullback(np.ones_like(y))
+
+    Args:
+        f: a Function, an activation, or any function of tensors. On NumPy, which has no autodiff of its own, it is captured, and
+            differentiated by the VJPs of its ops and by the own backward of each Function in it.
+        *inputs: tensors of one framework, or NumPy arrays; also nested. Numbers and other values are handed on.
+
+    Returns:
+        The outputs, and `pullback(cotangent)`: the cotangent is nested like the outputs (None: zero); it returns a
+        tuple with one gradient per input, nested like it; zeros where an output does not depend on a float
+        input, None for what is no float tensor.
+
+    Raises:
+        TraceError: on NumPy; f cannot be captured.
+        GradientError: the cotangent does not fit the outputs.
+    """
+    leaves, tree = flatten(inputs, {})
+    leaves = [unwrap(leaf) for leaf in leaves]
+    leaves = [
+        np.asarray(leaf) if isinstance(leaf, float) and not _has_tensor(leaves) else leaf
+        for leaf in leaves
+    ]
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    if not places:
+        raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
+    backend = backend_among(leaves[i] for i in places)
+    if backend.vjp is None:
+        outputs, pull = _by_capture(f, leaves, tree, backend)
+        return outputs, _pullback(pull, outputs, leaves, tree)
+    nesting: list[Any] = []
+
+    def run(tensors: Sequence[Tensor]) -> list[Any]:
+        given = list(leaves)
+        for i, tensor in zip(places, tensors, strict=True):
+            given[i] = tensor
+        args, _ = optree.tree_unflatten(tree, given)
+        flat, own = optree.tree_flatten(f(*args), none_is_leaf=True)
+        nesting.append(own)
+        return flat
+
+    flat, pull_tensors = backend.vjp(run, [leaves[i] for i in places])
+    outputs = optree.tree_unflatten(nesting[-1], flat)
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(places, pull_tensors(cotangents), strict=True):
+            gradients[i] = gradient
+        return gradients
+
+    return outputs, _pullback(pull, outputs, leaves, tree)
+
+
+def _has_tensor(leaves: Sequence[Any]) -> bool:
+    return any(owner_of(leaf) is not None for leaf in leaves)
+
+
+def _pullback(
+    pull: Callable[[list[Any]], list[Any]], outputs: Any, leaves: Sequence[Any], tree: Any
+) -> Pullback:
+    """Return the pullback between nestings, of one between flat lists."""
+    count = len(optree.tree_leaves(outputs, none_is_leaf=True))
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        flat = optree.tree_leaves(cotangent, none_is_leaf=True)
+        if len(flat) != count:
+            raise GradientError(
+                f"vjp's pullback got {len(flat)} cotangents for {count} outputs; pass them nested like the "
+                f"outputs, None for zero"
+            )
+        args, _ = optree.tree_unflatten(tree, pull(flat))
+        return tuple(args)
+
+    return pullback
+
+
+def _by_capture(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback on a backend without autodiff of its own."""
+    if isinstance(f, Activation) and len(leaves) == 1:
+        return _of_activation(f, leaves[0], backend)
+    function = f if isinstance(f, Function) else Function(PairRecipe(f, None, None, name_of(f)), f)
+    layout = read_layout(function.name, function.parameters, leaves, tree)
+    if function.native is True:
+        return _as_it_is(function, layout, leaves, backend)
+    try:
+        while True:
+            try:
+                facts = gather_facts(function.name, function.facts, layout, leaves)
+                variant = function.variant(layout, facts)
+                break
+            except NeedFact:
+                continue
+    except NotCaptured as error:
+        derives = getattr(function.recipe, "backward", True) is None  # which takes a framework, or ops
+        if derives or f.native is False:
+            raise error.error from error.__cause__
+        return _as_it_is(function, layout, leaves, backend)
+    pair = variant.pair
+    native = lower_pair(pair, backend).native
+    order = (*layout.indices("tensor"), *layout.indices("number"))
+    given = [leaves[i] for i in order]
+    key = [function.draw(backend)] if pair.is_random else []
+    output, pull_arrays = native.vjp(*given, *key)
+    single = len(pair.cotangents) == 1
+    positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        chosen = [cotangents[i] for i in positions]
+        found = pull_arrays(chosen[0] if single else tuple(chosen))
+        found = (found,) if len(pair.inputs) == 1 else found
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(layout.indices("tensor"), found, strict=True):
+            gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float)
+        return gradients
+
+    return assemble(variant, (output,) if single else output), pull
+
+
+def _of_activation(
+    activation: Activation, x: Any, backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return output and pullback of an activation under the rule in force."""
+    application = activation.in_force()
+    values: tuple[Any, ...] = ()
+    if application is None:
+        lowered = lower_derivative(activation.forward, backend)
+    else:
+        family, values = application.spec.family, application.spec.values
+        check_float(x, family.rule)
+        while True:
+            try:
+                facts = family_facts(family, x, values)
+                lowered = lower_family(family, backend, activation.forward, facts)
+                break
+            except NeedFact:
+                continue
+        if "key" in lowered.lowering.params:  # type: ignore[union-attr]
+            values = (*values, draw(application, backend))
+    output, pull_array = lowered.native.vjp(x, *values)
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        return [pull_array(cotangents[0])]
+
+    return output, pull
+
+
+def _as_it_is(
+    function: Function, layout: Layout, leaves: Sequence[Any], backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback of a function that runs as it is."""
+    recorded = function.recipe.run(*layout.rebuild(leaves))
+    flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        upstream = [
+            None
+            if isinstance(y, (float, *PLAIN))
+            else np.zeros_like(y)
+            if c is None
+            else np.asarray(c, y.dtype)
+            for c, y in zip(cotangents, flat, strict=True)
+        ]
+        assert recorded.pull is not None
+        returned = recorded.pull(optree.tree_unflatten(nesting, upstream))
+        gradients = match_gradients(function.name, returned, layout)
+        for i in layout.indices("tensor"):
+            leaf = layout.leaves[i]
+            gradient = check_native(function.name, leaf.path, leaves[i], gradients[i], backend)
+            gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float)
+        return [
+            g if leaf.is_float else None for g, leaf in zip(gradients, layout.leaves, strict=True)
+        ]
+
+    return recorded.outputs, pull
+
+
+def _zeros_if_none(gradient: Any, like: Any, is_float: bool) -> Any:
+    return np.zeros_like(like) if gradient is None and is_float else gradient

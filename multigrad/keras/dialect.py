@@ -1,0 +1,223 @@
+"""Keras's dialect: what the names of `keras.ops`, `keras.activations` and `keras.random` mean, whatever Keras runs on.
+
+They offer no protocol, so a rule gets stand-ins for them. Where Keras's backends disagree (`sign` of NaN), the meaning
+is that of NumPy.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import keras
+
+from multigrad.capture import creation
+from multigrad.capture.dialect import Dialect, find_dialect, register_dialect
+from multigrad.capture.symbols import SymbolicShape
+from multigrad.ir import neutral
+from multigrad.ir.record import cast, dtype_name
+from multigrad.ir.types import FLOATS, INT32, T
+
+from . import dialect_arrays, dialect_elementwise
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class BackendTensor:
+    """Stands for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
+
+
+# --- tensors and dtypes --------------------------------------------------------------------------------
+def convert_to_tensor(
+    x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None
+) -> Tensor:  # fmt: skip
+    tensor = neutral.stack(x, 0) if isinstance(x, list | tuple) else x
+    return tensor if dtype is None else cast(tensor, dtype)
+
+
+def array(x: Any, dtype: Any = None) -> Tensor:
+    return convert_to_tensor(x, dtype)
+
+
+def is_tensor(x: Tensor) -> bool:
+    return True
+
+
+def is_keras_tensor(x: Tensor) -> bool:
+    return False
+
+
+def shape(x: Tensor) -> Any:
+    return x.shape
+
+
+def ndim(x: Tensor) -> int:
+    return x.ndim
+
+
+def dtype_of(x: Tensor) -> Any:
+    return x.dtype
+
+
+def standardize_dtype(dtype: Any) -> Any:
+    """Keras's name of a dtype; what stands for the input's dtype stays as it is."""
+    name = dtype_name(dtype)
+    return dtype if name == T else name
+
+
+def is_float_dtype(dtype: Any) -> bool:
+    return dtype_name(dtype) in (T, *FLOATS)
+
+
+def is_int_dtype(dtype: Any) -> bool:
+    return dtype_name(dtype) == INT32
+
+
+def as_keras_dtype(name: str) -> str:
+    """Return Keras's own name of a dtype."""
+    return name
+
+
+# --- arrays from a shape ---------------------------------------------------------------------------------------
+def compute_at_once() -> AbstractContextManager[Any]:
+    """A context in which Keras's backend computes at once, though it may be compiling."""
+    own = find_dialect(keras.config.backend())
+    return nullcontext() if own is None or own.at_once is None else own.at_once()
+
+
+def at_once(function: Handler) -> Handler:
+    """Return a function that computes at once."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with compute_at_once():
+            return function(*args, **kwargs)
+
+    return computed
+
+
+# --- random numbers, from the key of the rule's application ------------------------------------------------
+def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None,
+           seed: Any = None) -> Tensor:  # fmt: skip
+    _refuse_seed(seed)
+    draw = neutral.randn_like(_tensor_of(shape))
+    return neutral.add(neutral.multiply(draw, stddev), mean)
+
+
+def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None,
+            seed: Any = None) -> Tensor:  # fmt: skip
+    _refuse_seed(seed)
+    draw = neutral.rand_like(_tensor_of(shape))
+    return neutral.add(neutral.multiply(draw, neutral.subtract(maxval, minval)), minval)
+
+
+def dropout(inputs: Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
+    _refuse_seed(seed)
+    if noise_shape is not None:
+        raise TypeError("dropout with a noise_shape")
+    kept = neutral.greater_equal(neutral.rand_like(inputs), rate)
+    return neutral.where(kept, neutral.divide(inputs, 1.0 - rate), 0.0)
+
+
+def _tensor_of(shape: Any) -> Tensor:
+    if not isinstance(shape, SymbolicShape):
+        raise TypeError("a shape that is not the whole of a tensor's; write keras.ops.shape(x)")
+    return shape.value
+
+
+def _refuse_seed(seed: Any) -> None:
+    if seed is not None:
+        raise TypeError("a seed; draws follow the key of xg.use(..., key=...)")
+
+
+TENSORS: dict[str, Handler] = {
+    "array": array, "cast": neutral.cast, 
+    "convert_to_tensor": convert_to_tensor, "dtype": dtype_of, "empty_like": neutral.zeros_like,
+    "is_tensor": is_tensor, "ndim": ndim, "ones_like": neutral.ones_like, "shape": shape,
+    "size": neutral.size, "zeros_like": neutral.zeros_like,
+    **dialect_elementwise.taking("x fill_value dtype", {"full_like": neutral.full_like}),
+    **dialect_elementwise.taking("variable", {"stop_gradient": neutral.stop_gradient}),
+}  # fmt: skip
+
+# By module of Keras.
+NAMES: dict[str, Mapping[str, Handler]] = {
+    "ops": {**dialect_elementwise.OPS, **dialect_arrays.OPS, **TENSORS},
+    "activations": dialect_elementwise.ACTIVATIONS,
+    "random": {"dropout": dropout, "normal": normal, "uniform": uniform},
+    "backend": {
+        "is_float_dtype": is_float_dtype, "is_int_dtype": is_int_dtype,
+        "is_keras_tensor": is_keras_tensor, "standardize_dtype": standardize_dtype,
+    },
+}  # fmt: skip
+
+# Made without a tensor: these also act where no symbol is among the arguments.
+MADE = ("arange", "empty", "full", "ones", "zeros")
+MADE_OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
+HIDDEN: dict[str, Mapping[str, Handler]] = {
+    "ops": {
+        **{name: creation.creator(name, at_once(getattr(keras.ops, name))) for name in MADE},
+        **{
+            name: functools.partial(creation.with_numbers, at_once(getattr(keras.ops, name)))
+            for name in MADE_OF_NUMBERS
+        },
+    },
+}
+
+BRANCHES = "which branches on a tensor. Use keras.ops.where(condition, x, y)"
+LOOPS = "which runs a function in a loop. Write it with functions of whole tensors"
+INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
+DERIVES = "but a rule is the backward pass. Write the derivative out"
+DRAWS = (
+    "which is not captured. Draw with keras.random.normal(keras.ops.shape(grad_out)) or uniform, and give "
+    "the key to xg.use(..., key=...)"
+)
+REASONS: dict[str, dict[str, str]] = {
+    "ops": {
+        **dict.fromkeys(("cond", "switch"), BRANCHES),
+        **dict.fromkeys(
+            ("associative_scan", "fori_loop", "map", "scan", "vectorize", "vectorized_map", "while_loop"),
+            LOOPS,
+        ),
+        **dict.fromkeys(
+            ("argmax", "argmin", "argpartition", "argsort", "nanargmax", "nanargmin", "nonzero"), INDICES
+        ),
+        **dict.fromkeys(("custom_gradient", "jvp"), DERIVES),
+        "convert_to_numpy": "but a symbolic tensor holds no numbers. Use keras.ops on it",
+    },
+    "random": dict.fromkeys(
+        ("beta", "binomial", "categorical", "gamma", "randint", "shuffle", "truncated_normal"), DRAWS
+    ),
+}  # fmt: skip
+
+
+def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
+    """Return the rows whose names the installed Keras has, keyed by its functions."""
+    return {
+        getattr(getattr(keras, module), name): handler
+        for module, rows in names.items()
+        for name, handler in rows.items()
+        if hasattr(getattr(keras, module), name)
+    }
+
+
+register_dialect(
+    "keras",
+    Dialect(
+        by_function(NAMES),
+        BackendTensor,
+        as_keras_dtype,
+        "cpu",
+        hidden=by_function(HIDDEN),
+        mutable=False,
+        protocol=False,
+        refused=by_function(REASONS),
+        at_once=compute_at_once,
+        shown="keras.ops",
+    ),
+)

@@ -1,0 +1,12 @@
+"""For people's own test suites: assertions about gradients, and what a backend must pass.
+
+    from multigrad.testing import assert_gradients, assert_parity
+
+Nothing here needs pytest but `multigrad.testing.conformance`, the suite of a backend.
+"""
+
+from __future__ import annotations
+
+from .assertions import assert_gradients, assert_parity
+
+__all__ = ["assert_gradients", "assert_parity"]

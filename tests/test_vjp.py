@@ -1,0 +1,137 @@
+"""`xg.vjp`: outputs and pullback by one call, the same on every framework and on NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+xp = xg.xp
+X = np.array([[-1.5, 0.25, 2.0], [0.0, -0.5, 1.0]], np.float32)
+W = np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]], np.float32)
+
+
+@pytest.fixture
+def arrays(backend: Any) -> Any:
+    """Turn NumPy arrays into the backend's tensors."""
+    return lambda *given: tuple(backend.array(x) for x in given)
+
+
+def test_every_input_gets_a_gradient(backend: Any, arrays: Any) -> None:
+    x, w, ones = arrays(X, W, np.ones((2, 2), np.float32))
+    y, pullback = xg.vjp(lambda x, w: x @ w, x, w)
+    grad_x, grad_w = pullback(ones)
+    assert np.array_equal(backend.numpy(y), X @ W)
+    assert np.array_equal(backend.numpy(grad_x), np.ones((2, 2), np.float32) @ W.T)
+    assert np.array_equal(backend.numpy(grad_w), X.T @ np.ones((2, 2), np.float32))
+
+
+def test_the_pullback_is_called_again_with_another_cotangent(backend: Any, arrays: Any) -> None:
+    x, one, two = arrays(X, np.ones_like(X), np.full_like(X, 2))
+    _, pullback = xg.vjp(lambda x: x * x, x)
+    assert np.array_equal(backend.numpy(pullback(one)[0]), 2 * X)
+    assert np.array_equal(backend.numpy(pullback(two)[0]), 4 * X)
+
+
+def test_an_activation_is_differentiated_by_its_rule(backend: Any, arrays: Any) -> None:
+    x, ones = arrays(X, np.ones_like(X))
+    act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+    y, pullback = xg.vjp(act, x)
+    assert np.array_equal(backend.numpy(y), (X > 0).astype(np.float32))
+    expected = np.maximum(0, 1 - np.abs(X) / 2)
+    assert np.array_equal(backend.numpy(pullback(ones)[0]), expected)
+
+
+def test_a_rule_inside_of_a_larger_function_acts(backend: Any, arrays: Any) -> None:
+    x, ones = arrays(X, np.ones_like(X))
+    act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+    _, pullback = xg.vjp(lambda x: act(x * 2.0) * 3.0 + x * x, x)
+    expected = 6 * np.maximum(0, 1 - np.abs(2 * X) / 2) + 2 * X
+    assert np.allclose(backend.numpy(pullback(ones)[0]), expected, rtol=1e-6)
+
+
+def test_the_rule_in_force_acts(backend: Any, arrays: Any) -> None:
+    x, ones = arrays(X, np.ones_like(X))
+    act = xg.activation("ReLU")
+    with xg.use("gradient_reversal", params={"alpha": 2.0}):
+        _, pullback = xg.vjp(lambda x: act(x) * 1.0, x)
+    assert np.array_equal(backend.numpy(pullback(ones)[0]), np.full_like(X, -2.0))
+
+
+def test_a_function_with_several_outputs_inside_of_another(backend: Any, arrays: Any) -> None:
+    @xg.custom_gradient
+    def both(x: Any) -> Any:
+        # The product of the cotangents: right only where they arrive together.
+        return (x * 2.0, x * 3.0), lambda upstream: upstream[0] * upstream[1]
+
+    def outer(x: Any) -> Any:
+        first, second = both(x)
+        return first * 5.0 + xp.exp(second * 0.0) * second * 7.0
+
+    x, ones = arrays(X, np.ones_like(X))
+    _, pullback = xg.vjp(outer, x)
+    assert np.allclose(backend.numpy(pullback(ones)[0]), np.full_like(X, 35.0), rtol=1e-6)
+
+
+def test_draws_under_a_key_are_the_same_everywhere(backend: Any, arrays: Any) -> None:
+    x, ones = arrays(X, np.ones_like(X))
+    with xg.use("full_jam", key=7):
+        _, pullback = xg.vjp(xg.activation("Linear"), x)
+        found = backend.numpy(pullback(ones)[0])
+    expected = xg.get("full_jam")(None, np.ones_like(X), X, key=7)
+    assert np.array_equal(found, expected)
+
+
+def test_nested_inputs_have_nested_gradients(backend: Any, arrays: Any) -> None:
+    x, w, ones = arrays(X, X + 1, np.ones_like(X))
+    _, pullback = xg.vjp(
+        lambda batch, scale: batch["x"] * batch["rest"][0] * scale, {"x": x, "rest": [w]}, 2.0
+    )
+    batch, scale = pullback(ones)
+    assert np.array_equal(backend.numpy(batch["x"]), 2 * (X + 1))
+    assert np.array_equal(backend.numpy(batch["rest"][0]), 2 * X)
+    assert scale is None
+
+
+def test_an_integer_input_has_no_gradient(backend: Any, arrays: Any) -> None:
+    x, n, ones = arrays(X, np.array([[1, 2, 3], [4, 5, 6]], np.int32), np.ones_like(X))
+    _, pullback = xg.vjp(xg.function(lambda x, n: x * n), x, n)
+    grad_x, grad_n = pullback(ones)
+    assert np.array_equal(backend.numpy(grad_x), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
+    assert grad_n is None
+
+
+def test_a_cotangent_of_nothing_is_zero(backend: Any, arrays: Any) -> None:
+    x, ones = arrays(X, np.ones_like(X))
+    _, pullback = xg.vjp(lambda x: (x * 2.0, x * 3.0), x)
+    assert np.array_equal(backend.numpy(pullback((ones, None))[0]), np.full_like(X, 2.0))
+
+
+def test_too_few_cotangents_are_an_error(backend: Any, arrays: Any) -> None:
+    x, ones = arrays(X, np.ones_like(X))
+    _, pullback = xg.vjp(lambda x: (x * 2.0, x * 3.0), x)
+    with pytest.raises(xg.GradientError, match="1 cotangents for 2 outputs"):
+        pullback(ones)
+
+
+def test_a_function_without_a_tensor_is_an_error() -> None:
+    with pytest.raises(xg.RuleError, match="no tensor"):
+        xg.vjp(lambda x: x, "word")
+
+
+def test_a_pullback_inside_of_another_gives_the_second_derivative(
+    backend: Any, arrays: Any
+) -> None:
+    if backend.name == "numpy":
+        pytest.skip("NumPy's pullback computes numbers: it has no second derivative to take")
+    x, ones = arrays(X, np.ones_like(X))
+
+    def slope(x: Any) -> Any:
+        _, pullback = xg.vjp(lambda x: x * x * x, x)
+        return pullback(ones)[0]
+
+    _, pullback = xg.vjp(slope, x)
+    assert np.allclose(backend.numpy(pullback(ones)[0]), 6 * X, rtol=1e-6)
