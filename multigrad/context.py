@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -25,15 +26,20 @@ from .rule import Rule, Spec
 
 SCOPES = ("activations", "params", "all")
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
+_serials = itertools.count()
 
 
 class Counter:
-    """Counts the applications of a rule at forward, from 0; safe between threads."""
+    """Counts the applications of a rule at forward, from 0; safe between threads.
 
-    __slots__ = ("_lock", "count")
+    `serial` tells counters apart, also from those that are gone.
+    """
+
+    __slots__ = ("_lock", "count", "serial")
 
     def __init__(self) -> None:
         self.count: Any = 0
+        self.serial = next(_serials)
         self._lock = threading.Lock()
 
     def __next__(self) -> Any:
@@ -219,7 +225,8 @@ def key_token(application: Application | None) -> str:
     key = application.key
     if isinstance(key, tuple) and all(isinstance(word, int) for word in key):
         return f"@{key[0]:x}.{key[1]:x}"
-    return f"@traced {id(application)}"
+    # Not the address of the application: the next one may lie there, and jax keeps what it traced.
+    return f"@traced {getattr(application.counter, 'serial', id(application))}"
 
 
 def _frame_token(acts: Application | None, pars: Application | None) -> str:

@@ -212,11 +212,15 @@ def write_file(path: Path, data: Data) -> None:
     """
     raw = format_document(data).encode("utf-8")
     if len(raw) > MOST_BYTES:
-        raise FormatError(f"the document has {len(raw)} bytes, of which at most {MOST_BYTES} are read")
+        raise FormatError(
+            f"the document has {len(raw)} bytes, of which at most {MOST_BYTES} are read"
+        )
     target = os.path.realpath(os.fspath(path))  # a link stays a link
     mode = _mode(target)
     temporary = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
+    )
     try:
         with open(descriptor, "wb") as file:
             file.write(raw)

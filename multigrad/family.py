@@ -72,6 +72,10 @@ class Family:
                 self._graphs[key] = graph
             return graph
 
+    def latest(self) -> Graph | None:
+        """Return the graph that was captured last, or None."""
+        return next(reversed(self._graphs.values()), None)
+
     def give_up(self, error: TraceError) -> None:
         """Let the rule run as it is, and say so once, at the line that cannot be captured.
 

@@ -147,7 +147,9 @@ class SavedRule:
 
     def _check_number(self, trace: Trace, name: str, value: Any) -> Any:
         if isinstance(value, bool | str | tuple | None):
-            raise trace.error(f"was saved with a number for {name}, which cannot be {value!r:.60} here")
+            raise trace.error(
+                f"was saved with a number for {name}, which cannot be {value!r:.60} here"
+            )
         return float(value) if isinstance(value, int) else value
 
     def _check_fixed(self, trace: Trace, saved: SavedParam, value: Any) -> None:
@@ -173,7 +175,9 @@ class SavedRule:
         graphs = [graph for graph in self.graphs if graph.has_tin is has_tin]
         if not graphs:
             without = "" if has_tin else "out"
-            raise trace.error(f"was saved for use with{'out' if has_tin else ''} tin, not with{without}")
+            raise trace.error(
+                f"was saved for use with{'out' if has_tin else ''} tin, not with{without}"
+            )
         fitting = [graph for graph in graphs if graph.fits(known)]
         for graph in fitting:
             if graph.facts.keys() <= known.keys():

@@ -89,7 +89,10 @@ def _decode(data: Data) -> Any:
     if type(version) is not int or version < 1:
         fail("version", f"expected {VERSION}, got {describe(version)}")
     if version > VERSION:
-        fail("version", f"the document has version {version}, newer than {VERSION}: upgrade multigrad")
+        fail(
+            "version",
+            f"the document has version {version}, newer than {VERSION}: upgrade multigrad",
+        )
     kind = data.get("kind")
     read = READERS.get(kind) if type(kind) is str else None
     if read is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from .activation import Activation
@@ -74,10 +75,13 @@ def _show(spec: Spec, forward: Forward | None, memory: bool) -> str:
     try:
         backward = spec.graph()
     except NeedFact as need:
-        raise MultigradError(
-            f"rule {rule.name!r} has one graph per {', '.join(need.facts)} of its input; "
-            f"it is captured when it is first used"
-        ) from need
+        per = f"one graph per {', '.join(need.facts)} of its input"
+        latest = spec.family.latest()
+        if latest is None:
+            raise MultigradError(
+                f"rule {rule.name!r} has {per}; it is captured when it is first used"
+            ) from need
+        backward = replace(latest, origin=f"{latest.origin}; {per}, this one the last")
     row = find_forward("Linear") if forward is None else forward
     function = GraphPair(rule.name, row.graph(), backward, rule.first_order)
     return _with_memory(f"{head}{format_graph(backward)}", function, memory)

@@ -1,8 +1,7 @@
 """What every test can ask for: a framework to run on, and the same four verbs on each of them.
 
-`backend` runs a test once per backend; one whose framework is not installed is a visible skip, and an error
-where `--backends` asks for it. `@pytest.mark.needs("keras")` does the same for any package, with `--require`.
-A framework is imported when a test first uses it, never while tests are collected.
+Options, markers and the choice of backends are those of `multigrad.testing.plugin`. The conformance suite reaches a
+framework through our backend alone; here it is reached as its users reach it, so that neither vouches for itself.
 """
 
 from __future__ import annotations
@@ -20,12 +19,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pytest
+
+# The names that tests import from here; the hooks are registered by `pytest_plugins`.
+from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
+
+__all__ = ["BACKENDS", "NumpyBackend", "is_installed", "split_names"]
+pytest_plugins = ["multigrad.testing.plugin"]
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -143,62 +146,7 @@ BACKENDS: dict[str, NumpyBackend] = {
 }
 
 
-@cache
-def is_installed(package: str) -> bool:
-    return find_spec(package) is not None
-
-
-def split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--backends",
-        default="",
-        metavar="NAMES",
-        help="run backend tests on these only, and fail where one is not installed: jax,torch",
-    )
-    parser.addoption(
-        "--require",
-        default="",
-        metavar="PACKAGES",
-        help="fail, rather than skip, where one of these packages is not installed: keras,optax",
-    )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    asked = split_names(config.getoption("--backends"))
-    unknown = [name for name in asked if name not in BACKENDS]
-    if unknown:
-        raise pytest.UsageError(f"--backends: no backend {unknown}; there are {list(BACKENDS)}")
-    required = [*asked, *split_names(config.getoption("--require"))]
-    missing = [name for name in required if not is_installed(name)]
-    if missing:
-        raise pytest.UsageError(f"asked for on the command line but not installed: {missing}")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" not in metafunc.fixturenames:
-        return
-    asked = split_names(metafunc.config.getoption("--backends")) or list(BACKENDS)
-    only = metafunc.definition.get_closest_marker("backends")
-    names = [name for name in asked if only is None or name in only.args]
-    params = [pytest.param(name, marks=pytest.mark.needs(name)) for name in names]
-    if only is not None and not names:
-        left_out = pytest.mark.skip(reason="--backends leaves out the backends it is for")
-        params = [pytest.param(name, marks=left_out) for name in only.args]
-    metafunc.parametrize("backend", params, indirect=True)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for mark in item.iter_markers("needs"):
-        missing = [package for package in mark.args if not is_installed(package)]
-        if missing:
-            pytest.skip(f"{', '.join(missing)} not installed")
-
-
 @pytest.fixture
-def backend(request: pytest.FixtureRequest) -> NumpyBackend:
+def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
-    return BACKENDS[request.param]
+    return BACKENDS.get(request.param) or BackendUnderTest(request.param)

@@ -10,8 +10,8 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-
-from .oracles import (
+from multigrad.testing.conformance.test_rules import formula_of, without_unsettled
+from multigrad.testing.oracles import (
     DERIVATIVES,
     DTYPES,
     FLOAT32,
@@ -26,7 +26,6 @@ from .oracles import (
     spread,
     where,
 )
-from .test_parity import formula_of, without_unsettled
 
 each_activation = pytest.mark.parametrize("name", FORWARDS)
 

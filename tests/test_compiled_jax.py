@@ -162,6 +162,17 @@ def test_changed_key_is_followed_and_an_equal_one_is_a_cache_hit() -> None:
             np.testing.assert_array_equal(grad(), drawn[seed])
 
 
+def test_jax_keys_one_after_the_other_are_never_taken_for_each_other() -> None:
+    import jax
+
+    grad = Compiled(xg.activation("Linear"))
+    drawn = []
+    for seed in range(12):
+        with xg.use("full_jam", key=jax.random.key(seed)):
+            drawn.append(float(grad()[0]))
+    assert len(set(drawn)) == len(drawn)
+
+
 def test_params_and_key_given_as_tracers_are_run_time_values() -> None:
     import jax
 

@@ -23,8 +23,7 @@ from multigrad.ir.record import Trace, constant
 from multigrad.ir.types import BOOL_SCALAR, FLOAT_SCALAR, INPUT, INT_SCALAR, KEY, UNKNOWN, Type
 from multigrad.ir.verify import CHECKS, InvalidGraph, verify
 from multigrad.registry import resolve
-
-from .oracles import DTYPES, LIBRARY, spread
+from multigrad.testing.oracles import DTYPES, LIBRARY, spread
 
 xp = xg.xp
 Tensor = Any
@@ -128,7 +127,7 @@ def test_the_text_form_shows_types_operands_attributes_and_lines() -> None:
     text = xg.show(centered)
     where = f"  # test_graph.py:{line}"
     assert text.splitlines() == [
-        "centered(grad_out: T[...], tin: T[...], scale: weak float)",
+        "centered(grad_out: T[...], tin: T[...], scale: weak float)  # written in xg.xp",
         f"  %1: T[... with 1 at -1] = mean(grad_out, axis=-1, keepdims=True){where}",
         f"  %2: T[...] = sub(grad_out, %1){where}",
         f"  %3: T[...] = mul(scale, %2){where}",

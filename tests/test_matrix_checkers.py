@@ -19,10 +19,10 @@ from multigrad.ir.passes import simplify
 from multigrad.lowering.backend import load_backend
 from multigrad.lowering.lower import lower_pair
 from multigrad.pair import GraphPair
+from multigrad.testing.conformance import test_vjps, test_vjps_arrays, test_vjps_elementwise
+from multigrad.testing.conformance.test_vjps import X, record_function
 
-from . import test_vjps, test_vjps_arrays, test_vjps_elementwise
 from .test_rules_checkers import tensorflow_error
-from .test_vjps import X, record_function
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     **test_vjps.FUNCTIONS,
@@ -44,9 +44,7 @@ def graphs(name: str) -> tuple[Graph, Graph]:
 
 def lower(name: str, backend: str) -> Callable[[Any], Any]:
     """The function with its own derivative, as the backend calls it."""
-    return lower_pair(
-        GraphPair(f"{name} with its VJP", *graphs(name)), load_backend(backend)
-    ).call
+    return lower_pair(GraphPair(f"{name} with its VJP", *graphs(name)), load_backend(backend)).call
 
 
 @each_function

@@ -55,10 +55,10 @@ def in_own_functions(name: str, grad_out: Any, tin: Any) -> Any:
     if name == "jax":
         import jax.numpy as jnp
 
-        return jnp.where(tin > 0, grad_out, 0.0)
+        return jnp.fft.fft(grad_out).real * 0 + jnp.where(tin > 0, grad_out, 0.0)
     import tensorflow as tf
 
-    return tf.where(tin > 0, grad_out, tf.zeros_like(grad_out))
+    return tf.math.bessel_i0(grad_out) * 0 + tf.where(tin > 0, grad_out, tf.zeros_like(grad_out))
 
 
 def make_rule_of(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Ops over whole arrays in a graph whose lengths are known at run time only; and that none of them is forgotten."""
+"""Ops over whole arrays in TensorFlow's graphs: lengths known at run time only, and its vectorized map."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.ir import arrays, neutral, ops, ordering, shapes
-from multigrad.ir.op import Op
-
-from .oracles import FLOAT32, spread
-from .test_ops_arrays import REDUCTIONS
-from .test_ops_ordering import ALONG, EXACT
-from .test_ops_shapes import MOVES, UNDOING
+from multigrad.ir import neutral
+from multigrad.testing.conformance.test_ops_arrays import REDUCTIONS
+from multigrad.testing.conformance.test_ops_ordering import ALONG, EXACT
+from multigrad.testing.conformance.test_ops_shapes import MOVES, UNDOING
+from multigrad.testing.conformance.test_vjps import OTHER, X
+from multigrad.testing.oracles import FLOAT32, spread
 
 xp: Any = neutral  # `xg.xp`, and the functions that only VJPs call
 Wide = Any
@@ -50,20 +49,11 @@ def test_graphs_with_lengths_known_at_run_time_give_the_same(backend: Any, name:
     np.testing.assert_allclose(graph(tf.constant(x)).numpy(), expected, rtol=1e-6)
 
 
-# The names above that differ from the op's; the last are tested with the older ops in test_ops.py.
-NAMED = {
-    *REDUCTIONS, *ALONG, *EXACT, *MOVES, *UNDOING, "matmul", "matmul_left", "matmul_right", "einsum",
-    "glu", "argmin_mask", "sort_like", "unsort", "hold", "unhold", "quantile_weights", "unpart",
-    "bernoulli_like", "rademacher_like", "exponential_like", "gumbel_like",
-}  # fmt: skip
-OLDER = {
-    "sum", "mean", "max", "min", "any", "all", "var", "std", "sum_to", "broadcast_to",
-    "expand_dims", "dim", "size", "fold_in", "uniform_like", "normal_like", "array",
-}  # fmt: skip
+@pytest.mark.backends("tensorflow")
+def test_padding_keeps_its_value_in_a_vectorized_map(backend: Any) -> None:
+    import tensorflow as tf
 
-
-def test_every_op_of_these_families_is_tested_here() -> None:
-    families = (arrays, ordering, shapes)
-    rows = {op.name for family in families for op in vars(family).values() if isinstance(op, Op)}
-    assert rows <= NAMED | OLDER
-    assert rows <= {op.name for op in ops.CALLABLE_OPS}
+    stacked = tf.constant(np.stack([X, OTHER]))
+    padded = tf.vectorized_map(lambda t: xp.pad(t, ((1, 0), (0, 2)), 0.5), stacked)
+    expected = np.pad(np.stack([X, OTHER]), ((0, 0), (1, 0), (0, 2)), constant_values=0.5)
+    np.testing.assert_array_equal(padded, expected)

@@ -18,9 +18,16 @@ from multigrad.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
 from multigrad.ir.verify import verify
 from multigrad.lowering.backend import load_backend
 from multigrad.lowering.lower import emit_rule
-
-from .oracles import DTYPES, FLOAT16, FLOAT32, FLOAT64, edge_values, spread, subnormals
-from .test_vjps import FUNCTIONS, record
+from multigrad.testing.conformance.test_vjps import FUNCTIONS, record
+from multigrad.testing.oracles import (
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    edge_values,
+    spread,
+    subnormals,
+)
 
 xp = xg.xp
 RuleBody = Callable[[Any, Any, Any], Any]

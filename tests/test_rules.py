@@ -1,6 +1,6 @@
 """The rule library as its docstrings describe it: landmarks, edges of windows, missing inputs, and FreeGrad.
 
-Bounds on the error in every dtype are in test_parity.py.
+Bounds on the error in every dtype are in the conformance suite.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-
-from .oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, fold_in, spread, uniform
+from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, fold_in, spread, uniform
+from multigrad.testing.strides import strided
 
 INF, NAN = np.inf, np.nan
 RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
@@ -217,6 +217,29 @@ def test_a_rule_of_freegrads_name_gives_freegrads_numbers_bit_for_bit(name: str)
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours.isnan(), theirs.isnan())
             assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
+
+
+@pytest.mark.parametrize("rule", FREEGRAD_PARAMS)
+@pytest.mark.needs("torch", "freegrad")
+def test_rules_of_freegrads_names_give_its_numbers_in_every_dtype_shape_and_stride(
+    rule: str,
+) -> None:
+    import freegrad
+    import torch
+
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        for shape in ((), (0,), (3,), (2, 3, 4), (4, 6)):
+            numbers = (np.asarray(spread(shape, FLOAT32, seed=seed)) for seed in (0, 1))
+            x, g = (torch.from_numpy(array).to(dtype) for array in numbers)
+            if shape == (4, 6):
+                x, g = strided(x), strided(g)
+            for params in FREEGRAD_PARAMS[rule]:
+                if rule == "centralize" and not shape:
+                    continue  # FreeGrad's own has no dimension 0 there
+                theirs = freegrad.get(rule)(None, g, x, **params)
+                ours = xg.get(rule)(None, g, x, **params)
+                assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+                assert torch.equal(ours, theirs), f"{rule}, {params}, {shape}, {dtype}"
 
 
 @pytest.mark.parametrize("name", RANDOM)

@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 from scipy import special
 
 import multigrad as xg
-
-from .oracles import FLOAT32, FLOAT64, Exact, assert_same_numbers, exact, maximum, minimum, where
+from multigrad.testing.oracles import (
+    FLOAT32,
+    FLOAT64,
+    Exact,
+    assert_same_numbers,
+    exact,
+    maximum,
+    minimum,
+    where,
+)
 
 xp = xg.xp
 Expression = Any

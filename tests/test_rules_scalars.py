@@ -10,8 +10,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-
-from .oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT64, finfo
+from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT64, finfo
 
 xp = xg.xp
 INF, NAN = np.inf, np.nan

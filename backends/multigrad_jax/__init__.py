@@ -6,7 +6,18 @@ import jax
 
 from multigrad.lowering.backend import Backend
 
-from . import attach, attach_function, bridge, capture, compile, importer, ops, random, vjp
+from . import (
+    attach,
+    attach_function,
+    bridge,
+    capture,
+    compile,
+    differences,
+    importer,
+    ops,
+    random,
+    vjp,
+)
 
 __all__ = ["backend"]
 
@@ -45,5 +56,6 @@ backend = Backend(
     jit=compile.jit,
     precision=bridge.precision,
     vjp=vjp.vjp,
+    differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

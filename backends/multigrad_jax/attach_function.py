@@ -143,7 +143,7 @@ class _Traced:
         examples = [make_strong(outputs[i]) for i in self.carrying]
         try:
             traced = jax.make_jaxpr(gradients)(*examples)
-        except Exception as failure:  # the user's: it is theirs to see when a gradient is asked for
+        except Exception as failure:  # noqa: BLE001  (any of the user's, for when a gradient is asked for)
             self.failure = failure
             return outputs, ()
         self.backward = traced.jaxpr

@@ -7,11 +7,13 @@ Where no stand-in is seen, the rule's jaxpr is imported (`import_jaxpr.py`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from multigrad.capture import creation, indexing, xp
 from multigrad.capture.dialect import Dialect, register_dialect
@@ -52,12 +54,31 @@ class Place:
 
     def _updated(self, compute: Handler, *values: Any) -> Tensor:
         """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
+        updated = self._at_rows(compute, *values)
+        if updated is not None:
+            return updated
         x: Any = self.value.trace.value(self.value.node)  # an update is nobody else's
         if indexing.is_mask(self.index):
             return indexing.assigned(x, self.index, self._picked(x, compute, *values))
         if indexing.is_whole(self.index):
             return compute(x, *values)
         return indexing.assigned(x, self.index, compute(x[self.index], *values))
+
+    def _at_rows(self, compute: Handler, *values: Any) -> Tensor | None:
+        """Return the tensor updated row by row, where the index is an array of integers; else None."""
+        if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
+            return None
+        rows = np.asarray(self.index)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            return None
+        if any(isinstance(v, Value) and v.node.type.shape != ROW for v in values):
+            raise TypeError(
+                "rows updated by more than one number; write one x.at[i] after the other"
+            )
+        x: Any = self.value.trace.value(self.value.node)
+        for row in rows.tolist():
+            x = indexing.assigned(x, row, compute(x[row], *values))
+        return x
 
     def _picked(self, x: V, compute: Handler, *values: Any) -> Any:
         """Return `compute(x, value)` where the mask holds: the value is one number, or picked by the same mask."""
@@ -73,8 +94,9 @@ class Place:
         return indexing.Picked(compute(x, *wholes), self.index)
 
     def set(self, values: Any, **options: Any) -> Tensor:
-        x = self.value.trace.value(self.value.node)
-        return indexing.assigned(x, self.index, values)
+        updated = self._at_rows(_second, values)
+        x: Any = self.value.trace.value(self.value.node)
+        return indexing.assigned(x, self.index, values) if updated is None else updated
 
     def add(self, values: Any, **options: Any) -> Tensor:
         return self._updated(neutral.add, values)
@@ -106,13 +128,27 @@ class Place:
         return self.value[self.index]
 
 
+def _second(before: Tensor, after: Any) -> Any:
+    return after
+
+
 # --- arrays and limits from symbols ------------------------------------------------------------------------------
+@contextmanager
+def computing() -> Iterator[None]:
+    """Let jax compute at once, though it may be tracing, and without rounding a constant to float32.
+
+    A constant takes the dtype of what it meets: of `jnp.sqrt(jnp.pi)` float64 gets all digits.
+    """
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        yield
+
+
 def at_once(function: Handler) -> Handler:
-    """Return a function that computes at once, though jax may be tracing."""
+    """Return a function that computes at once."""
 
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
-        with jax.ensure_compile_time_eval():
+        with computing():
             return function(*args, **kwargs)
 
     return computed
@@ -135,6 +171,11 @@ def transparent(function: Any = None, **options: Any) -> Any:
     return functools.partial(transparent, **options) if function is None else function
 
 
+def cond(pred: Any, true_fun: Handler, false_fun: Handler, *operands: Any) -> Any:
+    """A branch on a number is Python's; one on a tensor is refused by the tensor."""
+    return true_fun(*operands) if pred else false_fun(*operands)
+
+
 def creators() -> dict[Any, Handler]:
     """Return the stand-ins for what makes arrays without a tensor."""
     found = {
@@ -149,7 +190,7 @@ def creators() -> dict[Any, Handler]:
 HIDDEN: dict[Any, Handler] = {
     **creators(),
     jnp.finfo: finfo, jnp.issubdtype: issubdtype, jax.jit: transparent,
-    jax.checkpoint: transparent, jax.remat: transparent, jax.named_call: transparent,
+    jax.checkpoint: transparent, jax.remat: transparent, jax.named_call: transparent, jax.lax.cond: cond,
 }  # fmt: skip
 
 DRAWS = (
@@ -186,6 +227,7 @@ METHODS: dict[str, Handler] = {
     "take": capture_arrays.take, "var": capture_arrays.var,
 }  # fmt: skip
 
+
 def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
     """A rule stays where its input is."""
     return x
@@ -209,7 +251,7 @@ register_dialect(
         mutable=False,
         protocol=False,
         refused=REFUSED,
-        at_once=jax.ensure_compile_time_eval,
+        at_once=computing,
         import_function=import_function,
         import_route="import of its jaxpr",
         shown="jax.numpy",

@@ -69,12 +69,22 @@ def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
 
 
 def log1p(x: Tensor) -> Tensor:
-    if x.dtype != jnp.float64:
-        return jnp.log1p(x)
-    # XLA's float64 one (jax 0.10, CPU) is off by 150 ulp below zero; Kahan's correction is not.
-    near = 1.0 + x
+    return log1p_wide(x) if x.dtype == jnp.float64 else jnp.log1p(x)
+
+
+@jax.custom_jvp
+def log1p_wide(x: Tensor) -> Tensor:
+    """XLA's float64 one (jax 0.10, CPU) is off by 150 ulp below zero; Kahan's correction is not."""
+    # Without the barrier compiled code takes (1 + x) - 1 for x, and the correction is gone.
+    near = jax.lax.optimization_barrier(1.0 + x)
     corrected = jnp.log(near) * (x / (near - 1.0))
     return jnp.where(near == 1.0, x, jnp.where(jnp.isinf(x), jnp.log(near), corrected))
+
+
+@log1p_wide.defjvp
+def differentiate_log1p(primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
+    (x,), (tangent,) = primals, tangents
+    return log1p_wide(x), tangent / (1.0 + x)
 
 
 def flushed(x: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ INLINED = {
     "checkpoint": "jaxpr", "custom_lin": "jaxpr",
 }  # fmt: skip
 
-JAXS_FOLDER = os.path.dirname(jax.__file__)
+JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,7 @@ def _is_leaf(value: Any) -> bool:
     return value is None or isinstance(value, Value)
 
 
-def _import_for(
-    called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial
-) -> Any:
+def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial) -> Any:
     """Trace with the trial's dtype, with open lengths if that can be, and record the jaxpr."""
     shapes, names = _open_shapes(values)
     try:

@@ -6,7 +6,19 @@ import tensorflow as tf
 
 from multigrad.lowering.backend import Backend
 
-from . import attach, attach_function, bridge, capture, compile, importer, ops, random, vjp
+from . import (
+    attach,
+    attach_function,
+    bridge,
+    capture,
+    compile,
+    differences,
+    importer,
+    ops,
+    random,
+    regions,
+    vjp,
+)
 
 __all__ = ["backend"]
 
@@ -42,5 +54,7 @@ backend = Backend(
     jit=compile.jit,
     vjp=vjp.vjp,
     import_function=importer.import_function,
+    repeat_draw=regions.repeat_draw,
+    differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

@@ -9,6 +9,7 @@ against both.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,7 +44,9 @@ def render(lowering: Lowering) -> str:
         f"        return {returned}, backward\n"
     )
     result, rest = f"function({', '.join(f'localize({each})' for each in lowering.inputs)})", ""
-    held = [each for each in lowering.outputs if each in (*lowering.residuals, *lowering.keep.reads)]
+    held = [
+        each for each in lowering.outputs if each in (*lowering.residuals, *lowering.keep.reads)
+    ]
     if lowering.pair.keeps_output and held:
         # Backward takes what it keeps of an output from the result, whose derivative is this very function's.
         again = lowering.keep.reads.intersection(lowering.outputs)
@@ -115,11 +118,23 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(*inputs: Tensor) -> Any:
-        if pack_tangents(inputs).tangents:
-            return tf.custom_gradient(without_tangents(function))(*inputs)
-        return tf.custom_gradient(function)(*inputs)
+        forgets = pack_tangents(inputs).tangents
+        PENDING.function = without_tangents(function) if forgets else function
+        return call_pending(*inputs)
 
     return call
+
+
+# Decorated once: to decorate a function anew takes 25 us a call, of 170.
+PENDING = threading.local()
+
+
+@tf.custom_gradient
+def call_pending(*inputs: Tensor) -> Any:
+    """Call the function that is waiting on this thread."""
+    function = PENDING.function
+    del PENDING.function
+    return function(*inputs)
 
 
 def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,9 +147,7 @@ def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
     return stopped
 
 
-def run_forward(
-    forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()
-) -> Any:
+def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()) -> Any:
     """Run forward so that its own derivative is never taken for that of the rule.
 
     Raises:

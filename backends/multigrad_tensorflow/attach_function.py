@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from multigrad.functions.variables import pull_delivering
+
 from .attach import custom_gradient, localize, run_forward, stop
 
 Tensor: TypeAlias = Any
-
-
-@dataclass(slots=True)
-class Delivery:
-    """The variables that a function has read, and the gradients that it delivers to them."""
-
-    variables: Sequence[Any]
-    gradients: Sequence[Tensor | None]
-
-
-# While a pull runs: for a gradient function that takes `variables`, as TensorFlow's do.
-DELIVERY: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
-    "multigrad_tensorflow_delivery", default=None
-)
 
 
 def attach_function(
@@ -53,13 +39,8 @@ def attach_function(
                 tf.zeros_like(output) if cotangent is None else cotangent
                 for cotangent, output in zip(cotangents, outputs, strict=True)
             ]
-            delivery = Delivery(variables or (), [None] * len(variables or ()))
-            reset = DELIVERY.set(delivery)
-            try:
-                gradients = pull(*given)
-            finally:
-                DELIVERY.reset(reset)
-            return gradients if variables is None else (gradients, list(delivery.gradients))
+            pulled, of_variables = pull_delivering(pull, given, variables or ())
+            return pulled if variables is None else (pulled, of_variables)
 
         return outputs, backward
 

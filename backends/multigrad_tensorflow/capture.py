@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from multigrad.capture.dialect import Dialect, register_dialect
 from multigrad.capture.symbols import SymbolicShape
+from multigrad.ir.record import Value
 
-from . import capture_arrays, capture_elementwise, capture_shapes, dispatch
+from . import capture_arrays, capture_elementwise, capture_shapes, dispatch, importer
 from .dispatch import is_symbolic
 
 Tensor = Any
@@ -73,9 +74,12 @@ def as_dtype(type_value: Any) -> Any:
 
 
 def forward_only(f: Handler | None = None) -> Any:
-    """`tf.custom_gradient` in a rule: what it computes; nothing differentiates a rule through it."""
+    """`tf.custom_gradient` inside of what is captured: what it computes. Where its own gradient is asked for, it is lost."""
 
     def output(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Value):
+                value.trace.lost_gradient = getattr(f, "__name__", "a function")
         return f(*args, **kwargs)[0]  # type: ignore[misc]
 
     return output
@@ -179,6 +183,7 @@ DIALECT = Dialect(
     shown="tf",
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),
+    own_gradients={PAIRED: importer.with_own_gradient},
 )  # fmt: skip
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

@@ -6,6 +6,7 @@ A function that reads a `tf.Variable` runs as it is, on TensorFlow: its gradient
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from tensorflow.python.eager.record import VariableWatcher
 from multigrad.capture.capture import run_function
 from multigrad.errors import GradientError
 from multigrad.functions.arguments import signature_of
+from multigrad.functions.function import Function
 from multigrad.functions.record import Recorded
+from multigrad.functions.variables import asked_variables, deliver
 from multigrad.ir.record import Trace
 from multigrad.rule import name_of
 
-from .attach_function import DELIVERY
 from .regions import FIRST
 
 Tensor: TypeAlias = Any
@@ -35,6 +37,19 @@ def make_nothing() -> Any:
 
 DECORATED = type(tf.custom_gradient(make_nothing))
 PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
+
+
+@dataclass(slots=True)
+class Recording:
+    """One run on symbolic values: of which function, and whether that refers to its decorated self."""
+
+    function: Callable[..., Any]
+    refers_to_itself: bool = False
+
+
+RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVar(
+    "multigrad_tensorflow_recording", default=()
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,12 +69,19 @@ class TensorflowRecipe:
         return "tensorflow"
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        outputs, grad = split_result(self.name, run_function(self.function, trace, *args, **kwargs))
+        # Its functions are prepared here, and what they refer to: perhaps the decorated function itself.
+        recording = Recording(self.function)
+        reset = RECORDING.set((*RECORDING.get(), recording))
+        try:
+            result = run_function(self.function, trace, *args, **kwargs)
+        finally:
+            RECORDING.reset(reset)
+        outputs, grad = split_result(self.name, result)
 
         def pull(upstream: Any) -> Any:
             return grad(*spread(outputs, upstream))
 
-        return Recorded(outputs, pull)
+        return Recorded(outputs, pull, keeps_output=recording.refers_to_itself)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         with VariableWatcher() as watcher:
@@ -72,16 +94,11 @@ class TensorflowRecipe:
             )
 
         def pull(upstream: Any) -> Any:
-            delivery = DELIVERY.get()
-            cotangents = spread(outputs, upstream)
-            if delivery is None or not delivery.variables:
+            variables, cotangents = asked_variables(), spread(outputs, upstream)
+            if not variables:
                 return grad(*cotangents)
-            gradients, delivery.gradients = grad(*cotangents, variables=list(delivery.variables))
-            if len(delivery.gradients) != len(delivery.variables):
-                raise GradientError(
-                    f"function {self.name!r} returned {len(delivery.gradients)} gradients for "
-                    f"{len(delivery.variables)} variables; expected one for each, None where there is none"
-                )
+            gradients, of_variables = grad(*cotangents, variables=variables)
+            deliver(of_variables)
             return gradients
 
         return Recorded(outputs, pull)
@@ -100,7 +117,9 @@ def import_function(f: Any) -> TensorflowRecipe:
             advice = "; give the function inside of tf.function"
         elif callable(f):
             advice = "; a function that returns (outputs, grad) without the decorator is for xg.custom_gradient"
-        raise TypeError(f"expected a function decorated with tf.custom_gradient, got {given}{advice}")
+        raise TypeError(
+            f"expected a function decorated with tf.custom_gradient, got {given}{advice}"
+        )
     function = f._f
     if getattr(function, "__code__", None) is FIRST:
         raise TypeError(
@@ -110,6 +129,19 @@ def import_function(f: Any) -> TensorflowRecipe:
     if getattr(function, "__code__", None) is PASS_THROUGH:
         function = pass_through(f.__wrapped__)
     return TensorflowRecipe(function, name_of(f))
+
+
+def with_own_gradient(f: Any) -> Function | None:
+    """Return what stands in for a decorated function where another is captured; None inside of itself."""
+    own = getattr(f._f, "__func__", f._f)
+    for recording in RECORDING.get():
+        if own is getattr(recording.function, "__func__", recording.function):
+            recording.refers_to_itself = True
+            return None
+    try:
+        return Function(import_function(f))
+    except TypeError:  # of tf.recompute_grad, whose gradient is the true one
+        return None
 
 
 def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,7 +177,10 @@ def spread(outputs: Any, upstream: Any) -> list[Any]:
         optree.tree_leaves(upstream, none_is_leaf=True),
         strict=True,
     )
-    return [0.0 if cotangent is None and output is not None else cotangent for output, cotangent in pairs]
+    return [
+        0.0 if cotangent is None and output is not None else cotangent
+        for output, cotangent in pairs
+    ]
 
 
 def takes_variables(grad: Callable[..., Any]) -> bool:

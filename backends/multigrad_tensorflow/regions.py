@@ -11,9 +11,9 @@ import inspect
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -40,11 +40,13 @@ class Region:
     count: Any  # of the applications before it, under a key
     tape: Any = None  # a weak reference to the tape of the run that goes on
     running: Frame | None = None
+    drawn: list[Any] = field(default_factory=list)  # the keys of Functions, in the first run
+    repeated: int = 0  # of these, in the run that goes on
 
     def run_again(self, tape: Any) -> Frame:
         """Return the frame for a run; draws count as they did in the first."""
         if self.tape is None or self.tape() is not tape:
-            self.tape, self.running = weakref.ref(tape), self.frame
+            self.tape, self.running, self.repeated = weakref.ref(tape), self.frame, 0
             application = self.frame.activations
             if application is not None and self.count is not None:
                 counter = Counter()
@@ -53,6 +55,12 @@ class Region:
                 self.running = Frame(keyed, self.frame.params, self.frame.token)
         assert self.running is not None
         return self.running
+
+    def draw_again(self, tape: Any, draw: Callable[[], Any]) -> Any:
+        """Return the next key of the first run."""
+        self.run_again(tape)
+        position, self.repeated = self.repeated, self.repeated + 1
+        return self.drawn[position] if position < len(self.drawn) else draw()
 
 
 REGIONS: OrderedDict[int, Region] = OrderedDict()
@@ -90,27 +98,48 @@ def frame_of_region() -> Frame | None:
     Raises:
         GradientError: it was not noted.
     """
-    first, frame = [], None
+    first, again, tape = find_regions()
+    inside_use = again is not None and INSIDE.get() is tape
+    frame = None if again is None or inside_use else again.run_again(tape)
+    for key in first:
+        if id(key) not in REGIONS:
+            note(key, CURRENT.get() if frame is None else frame)
+    return frame
+
+
+def find_regions() -> tuple[list[dict[str, Any]], Region | None, Any]:
+    """Return the keys of the regions around this call that run first, and the one that runs again, with its tape.
+
+    Raises:
+        GradientError: that was not noted.
+    """
+    first: list[dict[str, Any]] = []
     caller = sys._getframe()
     while caller is not None:
         if caller.f_code is FIRST:
             first.append(caller.f_locals["kwargs"])
         elif caller.f_code is AGAIN:
-            if INSIDE.get() is caller.f_locals["t"]:
-                break
-            region = REGIONS.get(id(caller.f_locals["kwargs"]))
-            if region is None:
+            tape, region = caller.f_locals["t"], REGIONS.get(id(caller.f_locals["kwargs"]))
+            if region is None and INSIDE.get() is not tape:
                 raise GradientError(
                     f"tf.recompute_grad runs a function again whose first forward called no activation, "
                     f"or was more than {MOST_REGIONS} regions ago: its rule is not known"
                 )
-            frame = region.run_again(caller.f_locals["t"])
-            break
+            return first, region, tape
         caller = caller.f_back
-    for key in first:
-        if id(key) not in REGIONS:
-            note(key, CURRENT.get() if frame is None else frame)
-    return frame
+    return first, None, None
+
+
+def repeat_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a Function's call: where a region runs again, that of its first run."""
+    if not may_be_recomputed():
+        return draw()
+    frame_of_region()  # notes those that run first
+    first, again, tape = find_regions()
+    key = draw() if again is None else again.draw_again(tape, draw)
+    for region in first:
+        REGIONS[id(region)].drawn.append(key)
+    return key
 
 
 def note(key: dict[str, Any], frame: Frame) -> None:

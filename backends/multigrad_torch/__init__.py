@@ -13,6 +13,7 @@ from . import (
     capture,
     compile,
     compile_function,
+    differences,
     importer,
     kernels,
     ops,
@@ -57,5 +58,6 @@ backend = Backend(
     forward_mode=True,
     namespace=attach.NAMESPACE,
     fast=kernels.FAST,
+    differences=differences.DIFFERENCES,
 )
 _ = capture, compile_function  # imported for their tables

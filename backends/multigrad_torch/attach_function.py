@@ -248,13 +248,16 @@ def _apply_once(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tenso
 
 def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Run it under a transform; backward runs it again on what was saved, and so at every order."""
+    marked: tuple[int, ...] = ()
 
     class NativeFunction(Function):
         generate_vmap_rule = True
 
         @staticmethod
         def forward(*given: Tensor) -> tuple[Tensor, ...]:
-            return tuple(output.clone() for output in run(*given)[0])
+            nonlocal marked
+            outputs, _, marked = run(*given)
+            return tuple(output.clone() for output in outputs)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
@@ -265,4 +268,5 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
             return run(*ctx.saved_tensors)[1](*cotangents)
 
     NativeFunction.__name__ = name
-    return NativeFunction.apply(*tensors)
+    outputs = NativeFunction.apply(*tensors)
+    return tuple(y.detach() if i in marked else y for i, y in enumerate(outputs))

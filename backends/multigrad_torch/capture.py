@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ import torch.nn.functional as F
 from multigrad.capture import composites, methods
 from multigrad.capture.dialect import Dialect, is_instance, register_dialect
 from multigrad.capture.extremes import extremes
+from multigrad.capture.symbols import SymbolicShape
 from multigrad.ir import neutral
+from multigrad.ir.record import NeedFact, Value, known_shape, needed_shapes
 
 from . import capture_arrays, capture_elementwise
 from .importer import find_stand_in
@@ -150,6 +153,23 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 _T = torch.Tensor
+
+
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+    """The sum over what broadcasting from a shape has repeated."""
+    target = size[0] if len(size) == 1 and not isinstance(size[0], int | Value) else size
+    if isinstance(target, SymbolicShape):
+        return neutral.sum_to(input, target.value)
+    lengths = [operator.index(n) for n in target]
+    shape = known_shape(input)
+    if shape is None:
+        raise NeedFact(*needed_shapes(input.node))
+    extra = len(shape) - len(lengths)
+    repeated = [i + extra for i, n in enumerate(lengths) if n == 1 != shape[i + extra]]
+    kept = neutral.sum(input, repeated, True) if repeated else input
+    return neutral.sum(kept, list(range(extra))) if extra else kept
+
+
 # The methods reach us as functions of the class, where the first operand is a real tensor.
 METHODS = {
     method: handler
@@ -160,7 +180,7 @@ ALIASES: dict[Any, Any] = {
     **METHODS, **capture_elementwise.ALIASES, **capture_arrays.ALIASES,
     _T.max: max_, _T.min: min_, _T.add: methods.add, _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rmul__: neutral.multiply,
     _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv, _T.__pow__: neutral.pow, _T.__rpow__: rpow,
-    _T.sign: sign,
+    _T.sign: sign, _T.sum_to_size: sum_to_size,
     torch.add: methods.add, torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub,
     torch.mul: neutral.multiply, torch.multiply: neutral.multiply, torch.div: methods.div,
     torch.divide: methods.div, torch.true_divide: methods.div, torch.neg: neutral.negative,
@@ -214,7 +234,7 @@ register_dialect(
         as_torch_dtype,
         torch.device("cpu"),
         correction=1,
-        methods={"max": max_, "min": min_, "sgn": sign, "sign": sign},
+        methods={"max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size},
         hidden={torch.is_tensor: is_tensor},
         find_function=find_stand_in,
     ),

@@ -16,7 +16,8 @@ from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from multigrad.errors import MultigradError
 from multigrad.functions.arguments import flatten, read_layout
-from multigrad.functions.function import Function, by_identifier, gather_facts, tracers
+from multigrad.functions.facts import gather_facts
+from multigrad.functions.function import Function, by_identifier, tracers
 from multigrad.functions.record import NotCaptured, Variant
 from multigrad.ir.record import NeedFact
 from multigrad.lowering.backend import load_backend
@@ -102,7 +103,7 @@ def prepare(identifier: str, described: Any) -> str:
         return find_call(by_identifier[identifier], described)
     except NotCaptured as error:
         return f"{REFUSED}{error.error}"
-    except Exception as error:  # Dynamo would wrap it; after the break it is raised as it is
+    except Exception as error:  # noqa: BLE001 (Dynamo would wrap it; after the break it is raised as it is)
         return f"{REFUSED}{type(error).__name__}: {error}"
 
 
@@ -158,7 +159,9 @@ def make_call(function: Function, described: Any) -> Call | None:
         return None
     backend = load_backend("torch")
     lowered = lower_pair(variant.pair, backend, fast=False)
-    numbers = {leaf.name: leaves[i] for i, leaf in enumerate(layout.leaves) if leaf.kind == "number"}
+    numbers = {
+        leaf.name: leaves[i] for i, leaf in enumerate(layout.leaves) if leaf.kind == "number"
+    }
     words, names = [], {}
     for number in numbers.values():
         is_odd = number - number != 0
@@ -211,13 +214,17 @@ def emit_assembly(variant: Variant) -> Callable[..., Any]:
     """Return what puts outputs into their own nesting, in code that Dynamo reads."""
     names: dict[str, Any] = {}
     single = len(variant.pair.cotangents) == 1
-    rest = iter(["outputs"] if single else [f"outputs[{i}]" for i in range(variant.outputs.num_leaves)])
+    rest = iter(
+        ["outputs"] if single else [f"outputs[{i}]" for i in range(variant.outputs.num_leaves)]
+    )
     words = [
         _Word(repr(variant.fixed[i]) if i in variant.fixed else next(rest))
         for i in range(variant.outputs.num_leaves)
     ]
     text = _write(optree.tree_unflatten(variant.outputs, words), names)
-    return compile_source(f"def assemble(outputs):\n    return {text}\n", "outputs", names)["assemble"]
+    return compile_source(f"def assemble(outputs):\n    return {text}\n", "outputs", names)[
+        "assemble"
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from multigrad.errors import GradientError
 from multigrad.functions.arguments import owner_of, signature_of
 from multigrad.functions.function import Function
 from multigrad.functions.record import Recorded
-from multigrad.ir.record import Trace, Value
-from multigrad.ir.types import FLOATS, dtype_name, is_float
+from multigrad.ir import neutral
+from multigrad.ir.record import Trace, Value, cast_node
+from multigrad.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
@@ -130,25 +131,34 @@ class ClassRecipe:
         if self.has_setup:
             bound.apply_defaults()
         if bound.kwargs:
-            raise TypeError(f"{self.name}: forward's arguments {sorted(bound.kwargs)} are keyword-only")
+            raise TypeError(
+                f"{self.name}: forward's arguments {sorted(bound.kwargs)} are keyword-only"
+            )
         return bound.args
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any) -> Any:
             return run_function(function, trace, *given)
 
-        return self._record(run, trace, self.bind(args, kwargs))
+        return self._record(run, trace, args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any) -> Any:
             return function(*given)
 
-        return self._record(run, None, self.bind(args, kwargs))
+        return self._record(run, None, args, kwargs)
 
     def _record(
-        self, run: Callable[..., Any], trace: Trace | None, args: tuple[Any, ...]
+        self,
+        run: Callable[..., Any],
+        trace: Trace | None,
+        given: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Recorded:
+        args = self.bind(given, kwargs)
         own, ctx = self.function_class, Context(trace, args)
+        is_backward = own.backward is not torch.autograd.Function.backward
+        backward, once = unwrap_once(own.backward if is_backward else own.vjp)
         if self.has_setup:
             outputs = run(own.forward, *args)
             run(own.setup_context, ctx, args, outputs)
@@ -160,21 +170,27 @@ class ClassRecipe:
 
         def pull(upstream: Any) -> Any:
             nodes = [value.node for value in watched]
-            returned = run(own.backward, ctx, *(upstream if several else (upstream,)))
+            returned = run(backward, ctx, *(upstream if several else (upstream,)))
             if trace is not None and [value.node for value in watched] != nodes:
                 raise trace.error(
                     "updates an input or an output in place in backward, which the caller would see in "
                     "one framework only. Work on a copy: x.clone()"
                 )
-            return self._count(returned, len(args))
+            gradients = self._count(returned, len(args))
+            gradients = tuple(map(fit, gradients, args))
+            if not kwargs:
+                return gradients[: len(given)]  # without those of defaults
+            assert self.signature is not None  # which the keywords were bound by
+            named = dict(zip(self.signature.parameters, gradients, strict=False))
+            return (*gradients[: len(given)], {name: named[name] for name in kwargs})
 
         kept = {value.node for value in ctx.kept() if isinstance(value, Value)}
-        given = {value.node for value in args if isinstance(value, Value)}
-        computed = {value.node for value in results if isinstance(value, Value)} - given
+        inputs = {value.node for value in args if isinstance(value, Value)}
+        computed = {value.node for value in results if isinstance(value, Value)} - inputs
         return Recorded(
             outputs,
             pull,
-            first_order=is_once_differentiable(own.backward),
+            first_order=once,
             keeps_output=not kept.isdisjoint(computed),
             undifferentiable=ctx._marked,
         )
@@ -197,13 +213,25 @@ class ClassRecipe:
         return gradients[:count]
 
 
-def is_once_differentiable(backward: Any) -> bool:
-    """Return whether a backward's author promises that nobody differentiates it."""
-    while backward is not None:
-        if getattr(backward, "__code__", None) in ONCE:
-            return True
-        backward = getattr(backward, "__wrapped__", None)
-    return False
+def fit(gradient: Any, argument: Any) -> Any:
+    """Return a gradient as torch's engine takes it: cast to its argument's dtype, summed over what was repeated."""
+    if not (isinstance(gradient, Value) and may_have_gradient(argument)):
+        return gradient
+    given, expected = gradient.node.type, argument.node.type
+    if given.kind != "tensor":
+        return gradient
+    if given.dtype != expected.dtype and is_float(given):
+        gradient = gradient.trace.value(cast_node(gradient.node, expected.dtype))
+    if UNKNOWN in (given.shape, expected.shape):
+        gradient = neutral.sum_to(gradient, argument)
+    return gradient
+
+
+def unwrap_once(backward: Any) -> tuple[Any, bool]:
+    """Return a backward without `once_differentiable`, the promise that nobody differentiates it, and whether it was there."""
+    if getattr(backward, "__code__", None) in ONCE:
+        return backward.__wrapped__, True
+    return backward, False
 
 
 def import_function(function_class: Any) -> ClassRecipe:
@@ -221,8 +249,9 @@ def import_function(function_class: Any) -> ClassRecipe:
             f"{'class ' if is_class else ''}{function_class!r:.80}{hint}"
         )
     own, base = function_class, torch.autograd.Function
-    if own.backward is base.backward and own.vjp is not base.vjp:
-        raise TypeError(f"{own.__name__} names its backward vjp; call it backward")
+    if own.forward is base.forward or (own.backward is base.backward and own.vjp is base.vjp):
+        lacking = "forward" if own.forward is base.forward else "backward"
+        raise TypeError(f"class {own.__name__} has no {lacking}; define it as a static method")
     return ClassRecipe(function_class)
 
 
@@ -257,5 +286,6 @@ def find_stand_in(value: Any) -> Any:
         is_class = issubclass(value, torch.autograd.Function)
         return Applied(value) if is_class and value is not torch.autograd.Function else None
     owner = getattr(value, "__self__", None)
-    is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-    return Applied(owner).apply if is_class and value.__name__ == "apply" else None
+    if not isinstance(owner, type) or not issubclass(owner, torch.autograd.Function):
+        return None
+    return Applied(owner).apply if value.__name__ == "apply" else None

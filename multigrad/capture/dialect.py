@@ -73,7 +73,9 @@ class Dialect:
     shown: str = ""
     wrappers: Mapping[type, str] = field(default_factory=dict)
     paired: tuple[type, ...] = ()
-    own_gradients: Mapping[type, Callable[[Any], Callable[..., Any] | None]] = field(default_factory=dict)
+    own_gradients: Mapping[type, Callable[[Any], Callable[..., Any] | None]] = field(
+        default_factory=dict
+    )
     find_function: Callable[[Any], Any] | None = None
 
 

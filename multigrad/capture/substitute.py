@@ -159,10 +159,10 @@ class _Substitution:
                     return partial(_itself, stand_in)
         if isinstance(value, type):
             return self._class_maker(value) if self.index.libraries else None
-        if kind is types.FunctionType and self.is_users(value):
-            return partial(self.copy, value)
-        if kind is types.ModuleType:
+        if isinstance(value, types.ModuleType):
             return self._module_maker(value, name)
+        if isinstance(value, types.FunctionType) and self.is_users(value):
+            return partial(self.copy, value)
         if kind in (list, tuple, dict):
             return self._container_maker(value)
         if isinstance(value, partial):

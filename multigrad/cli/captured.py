@@ -13,6 +13,7 @@ import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from multigrad.capture.creation import creators
 from multigrad.capture.dialect import Dialect, find_dialect, load_dialects
 from multigrad.ir import neutral, ops
 from multigrad.ir.op import Op
@@ -61,7 +62,8 @@ def load(dialect: str) -> Dialect:
 def captured_names(dialect: str) -> list[tuple[list[str], Any]]:
     """Return a library's captured functions: all public names of each, and its handler."""
     table = load(dialect)
-    rows: Mapping[Any, Any] = {**dict(table.hidden), **dict(table.aliases)}
+    made = creators([dialect])
+    rows: Mapping[Any, Any] = {**made, **table.hidden, **dict(table.aliases)}
     found: dict[int, tuple[list[str], Any]] = {}
     for shown, place in PLACES[dialect].items():
         holder = find_place(place)
@@ -81,12 +83,15 @@ def _looked_up(aliases: Mapping[Any, Any], value: Any) -> Any:
 
 
 def find_place(place: str) -> Any:
-    """Return a module, or a class in one."""
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError:  # tf.math is an attribute, Tensor a class
-        holder, _, name = place.rpartition(".")
-        return getattr(find_place(holder), name)
+    """Return a module or a class by its dotted name: an attribute first, as `import tensorflow.math` makes another."""
+    root, *names = place.split(".")
+    holder: Any = importlib.import_module(root)
+    for name in names:
+        try:
+            holder = getattr(holder, name)
+        except AttributeError:
+            holder = importlib.import_module(f"{holder.__name__}.{name}")
+    return holder
 
 
 # --- what a handler records ------------------------------------------------------------------------------------

@@ -24,13 +24,8 @@ from multigrad.registry import resolve
 
 from .captured import captured_names, describe
 
-# Where each of our backends declares what its framework does differently; a stranger's has docs of its own.
-DIFFERENCES = {
-    "numpy": "multigrad.lowering.reference_differences",
-    "torch": "multigrad_torch.differences",
-    "jax": "multigrad_jax.differences",
-    "tensorflow": "multigrad_tensorflow.differences",
-}
+# A stranger's backend has docs of its own.
+BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 NOTICE = "<!-- Written by `multigrad docs`; change what it is written from. -->"
 # Ops that `xg.xp` calls otherwise.
 XP_NAMES = {
@@ -80,7 +75,7 @@ def code(words: Iterable[str]) -> str:
 
 def render_ops() -> str:
     """Return the page about the op table."""
-    backends = [load_backend(name) for name in DIFFERENCES]
+    backends = [load_backend(name) for name in BACKENDS]
     header = ("op", "in a rule", "operands", "attributes", "meaning", *(b.name for b in backends))
     rows = [
         (
@@ -208,7 +203,7 @@ def render_fast_kernels() -> str:
             "rewrite" if row.rewrite or row.rewrite_graph else "way of running",
             row.reason,
         )
-        for backend in map(load_backend, DIFFERENCES)
+        for backend in map(load_backend, BACKENDS)
         for row in backend.fast.patterns
     ]
     return page(
@@ -232,18 +227,18 @@ def render_fast_kernels() -> str:
 
 def render_differences() -> str:
     """Return the page about what the frameworks do differently."""
-    tables = {name: import_module(module) for name, module in DIFFERENCES.items()}
+    tables = {name: load_backend(name).differences for name in BACKENDS}
     kept = [
         (name, f"`{row.what}`" if row.what != "*" else "all", row.kind, dtypes_of(row), row.figure, reason_of(row))
         for name, rows in tables.items()
-        for row in rows.KEPT
+        for row in rows.kept
     ]  # fmt: skip
     mended = [
         (name, row.kernel, row.dtypes, row.figure)
         for name, rows in tables.items()
-        for row in rows.MENDED
+        for row in rows.mended
     ]
-    versions = ", ".join(rows.MEASURED for rows in tables.values())
+    versions = ", ".join(rows.measured for rows in tables.values())
     kinds = "\n".join(f"- **{kind}**: {text}." for kind, text in KINDS.items())
     return page(
         "Differences between frameworks",

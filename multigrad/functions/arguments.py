@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import keyword
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,9 @@ import optree
 from ..errors import BackendNotFound, GradientError, RuleTypeError
 from ..ir.record import Value
 from ..ir.types import BOOL, FLOATS, INTEGERS, T, dtype_name
+from ..ir.verify import is_name
 from ..lowering.backend import Backend, backend_among, backend_of
+from ..pair import OWN_NAMES
 
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
@@ -103,7 +104,8 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], A
 
 def owner_of(value: Any) -> Backend | None:
     """Return the backend of a tensor, None for what is no tensor."""
-    if isinstance(value, (float, *PLAIN, list, tuple, dict)):
+    is_number = isinstance(value, np.number)  # np.float64 is a Python float too
+    if isinstance(value, (float, *PLAIN, list, tuple, dict)) and not is_number:
         return None
     try:
         return backend_of(value)
@@ -221,9 +223,11 @@ def positional_names(parameters: inspect.Signature | None) -> list[str]:
 
 def identify(path: str, taken: Iterable[str]) -> str:
     """Return a path as an identifier that is not taken."""
-    word = re.sub(r"\W+", "_", path).strip("_") or "argument"
-    if word[0].isdigit() or keyword.iskeyword(word) or word in ("key", "tin") or word.startswith("__"):
-        word = f"argument_{word.strip('_')}"
+    word = re.sub(r"\W+", "_", path).strip("_")
+    if not is_name(word):  # "\u00b2" is a word to a pattern, but no part of a name
+        word = re.sub(r"\W+", "_", path[:80], flags=re.ASCII).strip("_")
+    if not is_name(word) or word in ("key", "tin") or OWN_NAMES.fullmatch(word):
+        word = f"argument_{word}".rstrip("_")
     name, serial = word, 0
     while name in taken:
         serial += 1

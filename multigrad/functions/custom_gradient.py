@@ -16,6 +16,7 @@ from ..rule import name_of
 from .arguments import signature_of
 from .function import Function
 from .record import Recorded
+from .variables import asked_variables, deliver
 
 Tensor = Any
 UPSTREAM = "upstream"
@@ -96,11 +97,13 @@ def call_gradient(
     if "variables" in parameters.parameters:
         positional = [p for p in positional if p.name != "variables"]
         cotangents = tuple(upstream) if several and (spread or len(positional) > 1) else (upstream,)
-        returned = grad(*cotangents, variables=[])
-        is_pair = (
-            isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], list)
-        )
-        return returned[0] if is_pair else returned
+        variables = asked_variables()
+        returned = grad(*cotangents, variables=variables)
+        is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+        if not (is_pair and (variables or isinstance(returned[1], list))):
+            return returned
+        deliver(returned[1])
+        return returned[0]
     named = parameters.parameters.get(UPSTREAM)
     if named is not None and (
         named.kind is named.KEYWORD_ONLY or spread or len(positional) == len(args) + 1

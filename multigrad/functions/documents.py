@@ -10,9 +10,9 @@ from typing import Any
 import optree
 
 from ..errors import FormatError, TraceError
+from ..ir import ops
 from ..ir.constants import ArrayValue
 from ..ir.graph import Graph, Node, make_node
-from ..ir import ops
 from ..ir.serialize import (
     LARGEST_INDEX,
     MOST_INPUTS,
@@ -31,7 +31,7 @@ from ..ir.serialize import (
     read_text,
 )
 from ..ir.types import BOOL, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
-from ..pair import GraphPair
+from ..pair import OWN_NAMES, GraphPair
 from ..rule_documents import MOST_DOC, clean, decode_arrays
 from ..saved import name_draws
 from .arguments import Layout, Leaf, lay_out, positional_names
@@ -76,14 +76,26 @@ def encode_function(function: Function) -> dict[str, Data]:
     except NotCaptured as error:
         raise error.error from error.__cause__
     arrays: list[ArrayValue] = []
-    forms = [_encode_form(variant, arrays) for variant in function.variants.values()]
+    forms: dict[str, Data] = {}
+    for variant in function.variants.values():
+        form = _encode_form(variant, arrays)
+        forms.setdefault(_meaning(form), form)
     return {
         "name": function.name,
         "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
         "parameters": positional_names(function.parameters),
         "arrays": [encode_array(array) for array in arrays],
-        "forms": forms,
+        "forms": list(forms.values()),
     }
+
+
+def _meaning(form: Data) -> str:
+    """Return text that is equal for forms that take the same arguments: the first float's dtype is any."""
+    dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
+    first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
+    rest = {name: form[name] for name in form if name != "arguments"}
+    names = [(leaf["name"], leaf["kind"], leaf.get("value")) for leaf in form["arguments"]]
+    return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
 
 
 def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
@@ -129,7 +141,9 @@ def _encode_nesting(function: str, nesting: Any) -> Data:
     if type(nesting) in (tuple, list):
         return {type(nesting).__name__: [_encode_nesting(function, each) for each in nesting]}
     if type(nesting) is dict and all(type(name) is str for name in nesting):
-        return {"dict": [[name, _encode_nesting(function, nesting[name])] for name in sorted(nesting)]}
+        return {
+            "dict": [[name, _encode_nesting(function, nesting[name])] for name in sorted(nesting)]
+        }
     raise FormatError(
         f"function {function!r} cannot be saved with arguments or outputs in a {type(nesting).__name__}: "
         f"expected tuples, lists and dicts with strings as keys"
@@ -175,7 +189,10 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     types.update({leaf.name: FLOAT_SCALAR for leaf in layout.numbers})
     forward = _decode_graph(data["forward"], f"{where}.forward", name, arrays, types)
     if len(forward.outputs) + len(fixed) != outputs.num_leaves or not forward.outputs:
-        fail(f"{where}.outputs", f"the graph has {len(forward.outputs)} of {outputs.num_leaves} outputs")
+        fail(
+            f"{where}.outputs",
+            f"the graph has {len(forward.outputs)} of {outputs.num_leaves} outputs",
+        )
     if any(output.type.kind != "tensor" for output in forward.outputs):
         fail(f"{where}.outputs", "an output is a tensor")
     without = _decode_positions(data, where, forward)
@@ -185,10 +202,10 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         for i, (own, output) in enumerate(zip(cotangents, forward.outputs, strict=True))
         if is_float(output.type) and i not in without
     }
-    if heads.keys() & types.keys():
-        fail(f"{where}.arguments", f"no argument can be called {min(heads.keys() & types.keys())!r}")
     facts = _decode_facts(data["facts"], f"{where}.facts", types)
-    backward = _decode_graph(data["backward"], f"{where}.backward", name, arrays, {**heads, **types})
+    backward = _decode_graph(
+        data["backward"], f"{where}.backward", name, arrays, {**heads, **types}
+    )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
     forward, backward = _declare(forward, backward, heads, types)
     pair = GraphPair(
@@ -237,7 +254,6 @@ def _decode_layout(data: Data, where: str) -> Layout:
         type(whole) is tuple and [type(each) for each in whole] == [tuple, dict]
     ):
         fail(f"{where}.nesting", f"it is no pair of args and kwargs with {len(leaves)} leaves")
-    # Tensors first, as the graphs have them.
     return lay_out(tree, leaves)
 
 
@@ -247,15 +263,15 @@ def _decode_leaf(data: Data, where: str) -> Leaf:
         fail(where, f"its kind is one of {', '.join(LEAF_FIELDS)}, not {describe(kind)}")
     fields = read_fields(data, where, LEAF_FIELDS[kind])
     name, path = read_name(fields["name"], where), read_text(fields["path"], where)
-    if name == "key":
-        fail(where, "no argument can be called 'key'")
+    if name in ("key", "tin") or OWN_NAMES.fullmatch(name):
+        fail(where, f"no argument can be called {name!r}")
     if kind == "static":
         value = decode_value(fields["value"], where)
         if type(value) not in STATIC:
             fail(where, "its value is a number, bool, string or null")
         return Leaf(kind, path, name, value=value)
     dtype = fields.get("dtype", "")
-    if kind == "tensor" and (type(dtype) is not str or dtype not in (*FLOATS, *INTEGERS, BOOL)):
+    if kind == "tensor" and (type(dtype) is not str or dtype not in (T, *FLOATS, *INTEGERS, BOOL)):
         fail(where, f"{describe(dtype)} is no dtype of a tensor")
     return Leaf(kind, path, name, dtype)
 
@@ -351,7 +367,9 @@ def _decode_wrt(
         type_ = types.get(name)
         if type_ is None or type_.kind != "tensor" or not is_float(type_):
             fail(where, f"{name!r} is no float tensor among the arguments")
-        dtypes = [facts.get("dtype", T) if t.dtype == T else t.dtype for t in (gradient.type, type_)]
+        dtypes = [
+            facts.get("dtype", T) if t.dtype == T else t.dtype for t in (gradient.type, type_)
+        ]
         shapes = {gradient.type.shape, type_.shape}
         if gradient.type.kind != "tensor" or dtypes[0] != dtypes[1]:
             fail(where, f"the gradient of {name!r} is {gradient.type}, not {type_}")

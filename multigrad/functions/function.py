@@ -22,11 +22,11 @@ from ..errors import MultigradError, TraceError
 from ..ir.calls import Called, mark
 from ..ir.record import NeedFact, Value, lift
 from ..ir.replay import replay
-from ..ir.types import dtype_name
-from ..lowering.backend import Backend, load_backend
+from ..lowering.backend import Backend, in_use, load_backend
 from ..lowering.input_checks import find_device, find_lacking, refuse_lacking
 from ..lowering.lower import Lowered, lower_pair
 from .arguments import PLAIN, Layout, flatten, one_backend, owner_of, read_layout, unwrap
+from .facts import gather_facts, watch
 from .native import run_as_it_is
 from .record import NotCaptured, Recipe, Variant, capture_function
 
@@ -59,6 +59,7 @@ class Function:
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
 
     def __init__(self, recipe: Recipe, wrapped: Any = None) -> None:
+        in_use()  # compilers can neither read the discovery of backends nor load one
         self.recipe = recipe
         self.name = recipe.name
         self.native = recipe.native
@@ -207,26 +208,35 @@ class Function:
                 continue
         if not self.facts - {"dtype"}:
             return entry
-        known = {tuple(facts.items()): entry}
+        # One lowering per set of facts; both change together, when more facts are needed.
+        state: tuple[Any, dict[Any, Entry]] = watch(self.facts, layout), {}
+        state[1][state[0](leaves)] = entry
 
-        def with_facts(leaves: Sequence[Any]) -> Any:
-            """Look at the arguments first: one lowering per set of facts."""
-            while True:
-                facts = self._gather(layout, leaves)
-                found = known.get(tuple(facts.items()))
-                if found is None:
+        def find(leaves: Sequence[Any]) -> Entry:
+            try:
+                while True:
                     try:
-                        found = self._lowered_entry(self.variant(layout, facts), backend)
+                        facts = self._gather(layout, leaves)
+                        return self._lowered_entry(self.variant(layout, facts), backend)
                     except NeedFact:
                         continue
-                    except NotCaptured as error:
-                        if self.native is False:
-                            raise error.error from error.__cause__
-                        found = self._native_entry(layout, backend, error.error)
-                    if len(known) >= MOST_ENTRIES:
-                        known.clear()
-                    known[tuple(facts.items())] = found
-                return found(leaves)
+            except NotCaptured as error:
+                if self.native is False:
+                    raise error.error from error.__cause__
+                return self._native_entry(layout, backend, error.error)
+
+        def with_facts(leaves: Sequence[Any]) -> Any:
+            """Look at the arguments first."""
+            nonlocal state
+            look, known = state
+            found = known.get(look(leaves))
+            if found is None:
+                before = self.facts
+                found = find(leaves)
+                if self.facts != before or len(known) >= MOST_ENTRIES:
+                    state = look, known = watch(self.facts, layout), {}
+                known[look(leaves)] = found
+            return found(leaves)
 
         return with_facts
 
@@ -285,9 +295,13 @@ class Function:
 
     def draw(self, backend: Backend) -> Any:
         """Return the key of one call."""
-        if self._key is None:
-            return backend.draw_key()
-        return backend.fold_in(self._key, next(self._counter))
+
+        def draw_anew() -> Any:
+            if self._key is None:
+                return backend.draw_key()
+            return backend.fold_in(self._key, next(self._counter))
+
+        return draw_anew() if backend.repeat_draw is None else backend.repeat_draw(draw_anew)
 
     def to_dict(self) -> dict[str, Any]:
         """Return this Function as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
@@ -348,49 +362,6 @@ def _value_key(leaf: Any) -> Any:
     except TypeError:
         return id(leaf)
     return leaf
-
-
-def gather_facts(
-    name: str, needed: frozenset[str], layout: Layout, leaves: Sequence[Any]
-) -> dict[str, Any]:
-    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype".
-
-    Raises:
-        NotCaptured: one is not known in Python.
-    """
-    facts: dict[str, Any] = {}
-    if layout.mixes_floats:
-        needed = needed | {"dtype"}
-    first = next((i for i, leaf in enumerate(layout.leaves) if leaf.is_float), None)
-    if first is None:
-        first = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
-    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
-    for fact in sorted(needed):
-        what, _, argument = fact.partition(":")
-        index = by_name.get(argument) if argument else first
-        if what == "device":
-            facts[fact] = True
-            continue
-        if index is None:
-            continue  # of another layout
-        value = leaves[index]
-        if what == "dtype":
-            facts[fact] = layout.dtype or dtype_name(value.dtype)
-        elif what == "ndim":
-            facts[fact] = len(value.shape)
-        elif what == "shape":
-            shape = tuple(value.shape)
-            if any(not isinstance(n, int) for n in shape):
-                raise NotCaptured(
-                    TraceError(
-                        f"function {name!r} needs the shape of an argument in Python, but it is {shape} "
-                        f"here. Use x.shape[i] only in arithmetic"
-                    )
-                )
-            facts[fact] = shape
-        elif isinstance(value, int | float):
-            facts[fact] = value
-    return facts
 
 
 def bind_leaves(function: Function, variant: Variant, backend: Backend, lowered: Lowered) -> Entry:

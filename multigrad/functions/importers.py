@@ -29,6 +29,8 @@ def from_autograd_function(cls: type) -> Function:
 def from_custom_vjp(f: Any) -> Function:
     """Return a `jax.custom_vjp` function as a Function for every framework.
 
+    A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what `jax.custom_gradient` makes.
+
     Example:
         >>> clip_gradient = xg.from_custom_vjp(clip_gradient)
 

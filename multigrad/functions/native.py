@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import optree
@@ -16,6 +18,7 @@ from .gradients import match_gradients
 
 if TYPE_CHECKING:
     from .function import Function
+    from .record import Recorded
 
 Tensor = Any
 
@@ -46,16 +49,7 @@ def run_as_it_is(
         given = list(leaves)
         for i, tensor in zip(indices, tensors, strict=True):
             given[i] = tensor
-        try:
-            recorded = function.recipe.run(*layout.rebuild(given))
-        except MultigradError:
-            raise
-        except Exception as failure:
-            if not foreign:
-                raise
-            raise TraceError(
-                f"{error}; run as it is on {backend.name}, it failed: {failure}"
-            ) from failure
+        recorded = run_recipe(function, backend, *layout.rebuild(given), error)
         flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
         seen["flat"] = flat
         positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
@@ -87,6 +81,38 @@ def run_as_it_is(
     for i, output in zip(seen["positions"], outputs, strict=True):
         flat[i] = output
     return optree.tree_unflatten(seen["tree"], flat)
+
+
+def run_recipe(
+    function: Function,
+    backend: Backend,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: TraceError | None,
+) -> Recorded:
+    """Run a function as it is.
+
+    Raises:
+        TraceError: it was not captured (`error`), is written for another framework, and fails here.
+    """
+    is_foreign = error is not None and function.recipe.dialect() not in ("", backend.name)
+
+    def attempt(run: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return run(*given)
+        except MultigradError:
+            raise
+        except Exception as failure:
+            raise TraceError(
+                f"{error}; run as it is on {backend.name}, it failed: {failure}"
+            ) from failure
+
+    if not is_foreign:
+        return function.recipe.run(args, kwargs)
+    recorded = attempt(function.recipe.run, args, kwargs)
+    if recorded.pull is None:
+        return recorded
+    return replace(recorded, pull=partial(attempt, recorded.pull))
 
 
 def check_native(

@@ -6,7 +6,7 @@ Forward and backward are recorded in one trace, so that what they share is one n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from ..ir import neutral
 from ..ir.calls import drop_calls
 from ..ir.graph import Graph, Location, Node
 from ..ir.passes import simplify
-from ..ir.record import NeedFact, Trace, Value, constant
+from ..ir.record import NeedFact, Trace, Value, constant, known_shape, needed_shapes
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..pair import GraphPair
 from .arguments import Layout, Leaf
@@ -57,8 +57,15 @@ class Recipe(Protocol):
     One that comes from a framework may have `apply(*args, **kwargs)`: the original, where it runs as it is there.
     """
 
-    name: str
-    native: bool | None
+    @property
+    def name(self) -> str:
+        """The name of the function, for messages."""
+        ...
+
+    @property
+    def native(self) -> bool | None:
+        """See `custom_gradient`."""
+        ...
 
     def dialect(self) -> str:
         """Return the library that it is written in, "" where it is written for all."""
@@ -202,7 +209,7 @@ class _Recording:
             trace.name,
             simplify(drop_calls(forward)),
             simplify(drop_calls(backward)),
-            first_order() if callable(first_order) else first_order,
+            bool(first_order() if callable(first_order) else first_order),
             tensors,
             cotangents,
             wrt,
@@ -287,13 +294,23 @@ class _Recording:
                 given.append(cotangent)
             else:
                 given.append(neutral.zeros_like(value))
+        if not self.heads(cotangents):  # no output carries a gradient: nobody calls backward
+            return (), ()
         if recorded.pull is None:
             return self.derivative(values, given)
         rest = iter(given)
         filled = [next(rest) if isinstance(each, Value) else None for each in flat]
         upstream = optree.tree_unflatten(outputs, filled)
         pull = recorded.pull
-        returned = self.attempt(lambda: pull(upstream))
+        sources = {name: value for value, name in zip(values, cotangents, strict=True)}
+        for name, value in sources.items():
+            shape = known_shape(value)
+            if shape is not None:
+                self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
+        try:
+            returned = self.attempt(lambda: pull(upstream))
+        except NeedFact as need:  # a cotangent has the shape of its output
+            raise NeedFact(*facts_of_inputs(need.facts, sources)) from None
         matched = match_gradients(self.trace.name, returned, self.layout)
         nodes, names = [], []
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
@@ -340,6 +357,13 @@ class _Recording:
             for target, gradient in zip(targets, found, strict=True)
         ]
         return tuple(nodes), tuple(floats)
+
+
+def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the facts from which these follow, those about a cotangent replaced by what tells its output's shape."""
+    for fact in facts:
+        source = sources.get(fact.partition(":")[2])
+        yield from (fact,) if source is None else needed_shapes(source.node)
 
 
 def name_cotangents(count: int) -> tuple[str, ...]:

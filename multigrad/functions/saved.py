@@ -58,7 +58,9 @@ class SavedVariant:
         assert node is not None
         mine, other = node.type, value.node.type
         both_integers = mine.dtype in INTEGERS and other.dtype in INTEGERS
-        return mine.shape == other.shape and (mine.dtype == other.dtype or both_integers)
+        # Which tensor comes first, to whose shape the others relate, is of interest to facts alone.
+        alike = mine.shape == other.shape or self.variant.facts.keys().isdisjoint(("ndim", "shape"))
+        return alike and (mine.dtype == other.dtype or both_integers)
 
     def fits(self, facts: Mapping[str, Any]) -> bool:
         """Return whether nothing that is known speaks against this form."""
@@ -157,7 +159,9 @@ def _numbers_of(given: Mapping[str, Any]) -> dict[str, Any]:
 def _describe(variant: Variant) -> str:
     leaves = variant.layout.leaves
     words = [
-        f"{leaf.path} = {leaf.value!r:.60}" if leaf.kind == "static" else f"{leaf.path}: {leaf.dtype or leaf.kind}"
+        f"{leaf.path} = {leaf.value!r:.60}"
+        if leaf.kind == "static"
+        else f"{leaf.path}: {leaf.dtype or leaf.kind}"
         for leaf in leaves
     ]
     facts = [f"{name} {value}" for name, value in variant.facts.items()]

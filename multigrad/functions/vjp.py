@@ -9,17 +9,18 @@ import numpy as np
 import optree
 
 from ..activation import Activation
-from ..errors import GradientError, RuleTypeError
+from ..errors import GradientError, RuleTypeError, TraceError
+from ..ir import ops
 from ..ir.record import NeedFact
 from ..lowering.backend import Backend, backend_among
 from ..lowering.entries import check_float, draw
 from ..lowering.entries import gather_facts as family_facts
 from ..lowering.lower import lower_derivative, lower_family, lower_pair
 from ..rule import name_of
-from .arguments import PLAIN, Layout, flatten, owner_of, read_layout, unwrap
+from .arguments import Layout, flatten, owner_of, read_layout, unwrap
 from .function import Function, assemble, gather_facts
 from .gradients import match_gradients
-from .native import check_native
+from .native import check_native, run_recipe
 from .plain import PairRecipe
 from .record import NotCaptured
 
@@ -59,8 +60,8 @@ def vjp(f: Callable[..., Any], *inputs: Any) -> tuple[Any, Pullback]:
         raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
     backend = backend_among(leaves[i] for i in places)
     if backend.vjp is None:
-        outputs, pull = _by_capture(f, leaves, tree, backend)
-        return outputs, _pullback(pull, outputs, leaves, tree)
+        outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
+        return outputs, _pullback(pull_leaves, outputs, leaves, tree)
     nesting: list[Any] = []
 
     def run(tensors: Sequence[Tensor]) -> list[Any]:
@@ -116,7 +117,7 @@ def _by_capture(
     function = f if isinstance(f, Function) else Function(PairRecipe(f, None, None, name_of(f)), f)
     layout = read_layout(function.name, function.parameters, leaves, tree)
     if function.native is True:
-        return _as_it_is(function, layout, leaves, backend)
+        return _as_it_is(function, layout, leaves, backend, None)
     try:
         while True:
             try:
@@ -126,10 +127,10 @@ def _by_capture(
             except NeedFact:
                 continue
     except NotCaptured as error:
-        derives = getattr(function.recipe, "backward", True) is None  # which takes a framework, or ops
-        if derives or f.native is False:
+        derives = getattr(function.recipe, "backward", True) is None
+        if derives or function.native is False:
             raise error.error from error.__cause__
-        return _as_it_is(function, layout, leaves, backend)
+        return _as_it_is(function, layout, leaves, backend, error.error)
     pair = variant.pair
     native = lower_pair(pair, backend).native
     order = (*layout.indices("tensor"), *layout.indices("number"))
@@ -145,7 +146,7 @@ def _by_capture(
         found = (found,) if len(pair.inputs) == 1 else found
         gradients: list[Any] = [None] * len(leaves)
         for i, gradient in zip(layout.indices("tensor"), found, strict=True):
-            gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float)
+            gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
         return gradients
 
     return assemble(variant, (output,) if single else output), pull
@@ -180,19 +181,19 @@ def _of_activation(
 
 
 def _as_it_is(
-    function: Function, layout: Layout, leaves: Sequence[Any], backend: Backend
+    function: Function,
+    layout: Layout,
+    leaves: Sequence[Any],
+    backend: Backend,
+    error: TraceError | None,
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """Return outputs and pullback of a function that runs as it is."""
-    recorded = function.recipe.run(*layout.rebuild(leaves))
+    recorded = run_recipe(function, backend, *layout.rebuild(leaves), error)
     flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
 
     def pull(cotangents: list[Any]) -> list[Any]:
         upstream = [
-            None
-            if isinstance(y, (float, *PLAIN))
-            else np.zeros_like(y)
-            if c is None
-            else np.asarray(c, y.dtype)
+            None if owner_of(y) is None else _as_cotangent(c, y, backend)
             for c, y in zip(cotangents, flat, strict=True)
         ]
         assert recorded.pull is not None
@@ -201,7 +202,7 @@ def _as_it_is(
         for i in layout.indices("tensor"):
             leaf = layout.leaves[i]
             gradient = check_native(function.name, leaf.path, leaves[i], gradients[i], backend)
-            gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float)
+            gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float, backend)
         return [
             g if leaf.is_float else None for g, leaf in zip(gradients, layout.leaves, strict=True)
         ]
@@ -209,5 +210,20 @@ def _as_it_is(
     return recorded.outputs, pull
 
 
-def _zeros_if_none(gradient: Any, like: Any, is_float: bool) -> Any:
-    return np.zeros_like(like) if gradient is None and is_float else gradient
+def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
+    """Return a cotangent of the output's dtype; None is zero."""
+    if given is None:
+        return _zeros_like(output, backend)
+    if owner_of(given) is not backend:
+        given = backend.from_numpy(np.asarray(given))
+    return (
+        given if given.dtype == output.dtype else backend.ops[ops.CAST](given, dtype=output.dtype)
+    )
+
+
+def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
+    return _zeros_like(like, backend) if gradient is None and is_float else gradient
+
+
+def _zeros_like(tensor: Tensor, backend: Backend) -> Tensor:
+    return backend.from_numpy(np.zeros_like(backend.to_numpy(tensor)))

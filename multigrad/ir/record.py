@@ -408,7 +408,7 @@ def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
             if is_tensor_input(each):
                 dtype = "int32" if each.type.dtype in INTEGERS else "float32"
                 dtype = BOOL if each.type.dtype == BOOL else dtype
-                done[each] = np.zeros(facts[shape_fact(each, "shape")], dtype)
+                done[each] = np.zeros(facts[shape_fact(each, "shape") or ""], dtype)
             elif each.op is ops.INPUT:
                 done[each] = (0, 0) if each.type.kind == "key" else np.float32(1)
             elif each.op is ops.CONST:

@@ -23,7 +23,7 @@ except ImportError as error:
 # Before anything is traced: a compiler cannot follow the import of a backend.
 load_backend(keras.config.backend())
 
-from .function import FunctionOperation as _  # registers: a model that holds one can be loaded
+from .function import FunctionOperation
 from .layer import Activation
 
-__all__ = ["Activation"]
+__all__ = ["Activation", "FunctionOperation"]

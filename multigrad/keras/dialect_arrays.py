@@ -16,9 +16,9 @@ from multigrad.capture import arrays
 from multigrad.capture.extremes import Extremes
 from multigrad.ir import neutral
 from multigrad.ir.record import cast
-from multigrad.ir.types import BOOL, T
+from multigrad.ir.types import T
 
-from .dialect_elementwise import taking
+from .dialect_elementwise import as_bool, taking
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -36,11 +36,11 @@ def min_(x: Tensor, axis: Any = None, keepdims: bool = False, initial: Any = Non
 
 
 def all_(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return neutral.all(cast(x, BOOL), axis, keepdims)
+    return neutral.all(as_bool(x), axis, keepdims)
 
 
 def any_(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return neutral.any(cast(x, BOOL), axis, keepdims)
+    return neutral.any(as_bool(x), axis, keepdims)
 
 
 def prod(x: Tensor, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Tensor:

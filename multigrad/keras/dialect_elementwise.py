@@ -13,6 +13,8 @@ from typing import Any
 from multigrad.capture import methods
 from multigrad.capture import numpy as numpy_dialect
 from multigrad.ir import neutral
+from multigrad.ir.record import Value, cast
+from multigrad.ir.types import BOOL
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -73,7 +75,28 @@ def round_(x: Tensor, decimals: int = 0) -> Tensor:
 def where(condition: Tensor, x1: Any = None, x2: Any = None) -> Tensor:
     if x1 is None or x2 is None:
         raise TypeError("where without x1 and x2 gives indices")
-    return neutral.where(condition, x1, x2)
+    return neutral.where(as_bool(condition), x1, x2)
+
+
+def as_bool(x: Any) -> Any:
+    """Keras's logic takes numbers too: all but 0 are true."""
+    return cast(x, BOOL) if isinstance(x, Value) else x
+
+
+def logical_and(x1: Tensor, x2: Tensor) -> Tensor:
+    return neutral.logical_and(as_bool(x1), as_bool(x2))
+
+
+def logical_or(x1: Tensor, x2: Tensor) -> Tensor:
+    return neutral.logical_or(as_bool(x1), as_bool(x2))
+
+
+def logical_xor(x1: Tensor, x2: Tensor) -> Tensor:
+    return neutral.logical_xor(as_bool(x1), as_bool(x2))
+
+
+def logical_not(x: Tensor) -> Tensor:
+    return neutral.logical_not(as_bool(x))
 
 
 def real(x: Tensor) -> Tensor:
@@ -142,7 +165,7 @@ UNARY: dict[str, Handler] = {
     "fabs": neutral.abs, "floor": neutral.floor, "isfinite": neutral.isfinite,
     "isinf": neutral.isinf, "isnan": neutral.isnan, "isneginf": isneginf, "isposinf": isposinf,
     "isreal": isreal, "log": neutral.log, "log10": neutral.log10, "log1p": neutral.log1p,
-    "log2": neutral.log2, "logical_not": neutral.logical_not, "nan_to_num": neutral.nan_to_num,
+    "log2": neutral.log2, "logical_not": logical_not, "nan_to_num": neutral.nan_to_num,
     "negative": neutral.negative, "rad2deg": neutral.rad2deg, "real": real,
     "reciprocal": neutral.reciprocal, "round": round_, "rsqrt": neutral.rsqrt,
     "sign": neutral.sign, "signbit": neutral.signbit, "sin": neutral.sin, "sinc": neutral.sinc,
@@ -156,8 +179,8 @@ BINARY: dict[str, Handler] = {
     "fmax": neutral.fmax, "fmin": neutral.fmin, "fmod": neutral.fmod, "greater": neutral.greater,
     "greater_equal": neutral.greater_equal, "heaviside": numpy_dialect.heaviside,
     "hypot": neutral.hypot, "less": neutral.less, "less_equal": neutral.less_equal,
-    "logaddexp": neutral.logaddexp, "logaddexp2": logaddexp2, "logical_and": neutral.logical_and,
-    "logical_or": neutral.logical_or, "logical_xor": neutral.logical_xor,
+    "logaddexp": neutral.logaddexp, "logaddexp2": logaddexp2, "logical_and": logical_and,
+    "logical_or": logical_or, "logical_xor": logical_xor,
     "maximum": neutral.maximum, "minimum": neutral.minimum, "mod": neutral.remainder,
     "multiply": neutral.multiply, "not_equal": neutral.not_equal, "power": neutral.pow,
     "subtract": neutral.subtract, "true_divide": neutral.divide,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendNotFound, MultigradError, UnsupportedOp, suggest
 from ..ir.ops import Op
+from .differences import Differences
 from .patterns import FastKernels
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class Backend:
         vjp: optional; (run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors; without
             it `xg.vjp` captures.
         import_function: optional; the recipe of the framework's own custom gradient.
+        repeat_draw: optional; goes around the draw of a Function's key, and returns that of the first run where a
+            region of forward runs again within backward.
+        differences: where its numbers are not those of the formulas.
     """
 
     name: str
@@ -106,6 +110,8 @@ class Backend:
     precision: Callable[[str], AbstractContextManager[Any]] | None = None
     vjp: Callable[..., Any] | None = None
     import_function: Callable[[Any], Any] | None = None
+    repeat_draw: Callable[[Callable[[], Any]], Any] | None = None
+    differences: Differences = field(default_factory=Differences)
 
     def __repr__(self) -> str:
         return f"<backend {self.name}>"

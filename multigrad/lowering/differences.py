@@ -1,12 +1,14 @@
 """What a framework's own kernels do differently: the rows that a backend declares in its `differences.py`.
 
-`KEPT` is what our rows let be. The tests hold each entry to its figure, and fail where one is no longer needed.
-`MENDED` are kernels that our rows replace or correct. `docs/differences.md` is written from both.
+The conformance suite holds each row of `Differences.kept` to its figure, and fails where one is no longer needed.
+`mended` are kernels that the backend's rows replace or correct. `docs/differences.md` is written from both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 ALL = ("float16", "bfloat16", "float32", "float64")
 KINDS = {
@@ -30,6 +32,8 @@ class Difference:
         reason: why.
         ulps: what the tests allow, in eps of the largest value on the way, where that is more than 4.
         settled: whether it is so on every processor and for every size.
+        formula: what is computed instead, of an `Exact` of `multigrad.testing.oracles`.
+        unsettled: (x, params) -> the mask of elements of which nothing is promised.
     """
 
     what: str
@@ -39,6 +43,8 @@ class Difference:
     reason: str
     ulps: float | None = None
     settled: bool = True
+    formula: Callable[[Any], Any] | None = None
+    unsettled: Callable[[Any, dict[str, Any]], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,18 @@ class Mended:
     kernel: str
     dtypes: str
     figure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """All that a backend declares.
+
+    Attributes:
+        kept: what its rows let be.
+        mended: kernels that its rows replace or correct.
+        measured: the framework and the version that the figures are of.
+    """
+
+    kept: tuple[Difference, ...] = ()
+    mended: tuple[Mended, ...] = ()
+    measured: str = ""

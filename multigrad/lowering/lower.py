@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from ..ir.graph import Graph
 from ..ir.record import NeedFact
 from ..ir.residuals import Cut
 from ..ir.types import UNKNOWN, is_float
-from ..pair import GraphPair
+from ..pair import OWN_NAMES, GraphPair
 from .backend import Backend, load_backend
 from .code import Code, Lowering
 from .emit import Emission, compile_source, emit_body, identifier
@@ -46,6 +47,10 @@ RESERVED = (
     "values",
     "wrap",
     "prepare",
+    "cotangents",
+    "type",
+    "super",
+    "map",
 )
 
 
@@ -79,7 +84,7 @@ def lower_pair(
         defaults = {named.get(name, name): value for name, value in defaults.items()}
     emission = Emission(backend, pair.backward.name)
     # The template's own words must not be taken by a param or an op.
-    own = identifier(pair.name)
+    own = _own_name(pair, backend)
     emission.taken.update(RESERVED, pair.params, (own, f"{own}_eager", f"{own}_prepare"))
     emission.taken.update(pair.inputs, pair.outputs, pair.cotangents)
     emission.namespace.update(backend.namespace)
@@ -101,7 +106,8 @@ def lower_pair(
     check, gradient_checks = _shape_checks(pair, emission)
     refuse = ""
     if not backend.differentiates_residuals and any(is_float(cut.type(r)) for r in cut.computed):
-        refuse = emission.bind("refuse_derivative", derivative_refusal(pair.backward.name))
+        refusal = derivative_refusal(pair.backward.name, pair.inputs == ("tin",))
+        refuse = emission.bind("refuse_derivative", refusal)
     params = (*pair.params, *(("key",) if pair.is_random else ()))
     checked = zip(pair.wrt, gradient_checks, strict=True)
     lowering = Lowering(
@@ -116,6 +122,15 @@ def lower_pair(
     namespace = compile_source(source, pair.name, emission.namespace)
     native = backend.finish(namespace, lowering)
     return Lowered(native, source, backend.call(native, lowering), lowering)
+
+
+def _own_name(pair: GraphPair, backend: Backend) -> str:
+    """Return the name of the emitted object: the pair's own, unless that means something else there."""
+    own = identifier(pair.name)
+    taken = {*RESERVED, *backend.namespace, *pair.params, *pair.inputs}
+    while own in taken or hasattr(builtins, own) or OWN_NAMES.fullmatch(own):
+        own = f"own_{own}"
+    return own
 
 
 def _shape_checks(pair: GraphPair, emission: Emission) -> tuple[str, tuple[str, ...]]:
@@ -198,13 +213,19 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     return check_gradient
 
 
-def derivative_refusal(rule: str) -> Callable[[], None]:
+def derivative_refusal(name: str, is_rule: bool) -> Callable[[], None]:
     """Return what refuses to differentiate a backward whose author promised that nobody would."""
+    promise, advice = "is registered with first_order=True", "register it without"
+    if not is_rule:
+        promise, advice = (
+            "promises that nobody differentiates its backward",
+            "take the promise back",
+        )
 
     def refuse_derivative() -> None:
         raise GradientError(
-            f"rule {rule!r} is registered with first_order=True, so its backward keeps numbers without "
-            f"their derivative and cannot be differentiated (create_graph, torch.func); register it without"
+            f"{'rule' if is_rule else 'function'} {name!r} {promise}, so its backward keeps numbers without "
+            f"their derivative and cannot be differentiated (create_graph, torch.func); {advice}"
         )
 
     return refuse_derivative

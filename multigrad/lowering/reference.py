@@ -18,6 +18,7 @@ from ..ir.meaning import as_numpy_dtype
 from ..ir.types import T, Type
 from .backend import Backend
 from .patterns import enabled
+from .reference_differences import DIFFERENCES
 from .reference_kernels import FAST, by_blocks
 
 if TYPE_CHECKING:
@@ -284,4 +285,5 @@ backend = Backend(
     weak=weak,
     weak_literals=True,
     wrap=quiet,
+    differences=DIFFERENCES,
 )

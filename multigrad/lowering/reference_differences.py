@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .differences import Difference, Mended
+from .differences import Difference, Differences, Mended
 
 MEASURED = "NumPy 2.4 and SciPy 1.17"
 KEPT: tuple[Difference, ...] = ()
@@ -13,3 +13,4 @@ MENDED: tuple[Mended, ...] = (
     Mended("numpy.prod", "bfloat16", "37 over 1,001 factors"),
     Mended("numpy.quantile", "all", "NaN where the neighbors are infinite: [1, inf, inf]"),
 )
+DIFFERENCES = Differences(KEPT, MENDED, MEASURED)

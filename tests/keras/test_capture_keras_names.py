@@ -22,7 +22,7 @@ def words(text: str) -> list[str]:
 
 UNARY = words(
     "abs absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil conj conjugate copy cos cosh cumprod "
-    "cumsum deg2rad diff empty_like erf erfc erfinv exp exp2 expm1 fabs flip fliplr flipud floor gelu glu hard_shrink "
+    "cumsum deg2rad diff erf erfc erfinv exp exp2 expm1 fabs flip fliplr flipud floor gelu glu hard_shrink "
     "hard_sigmoid hard_silu hard_swish hard_tanh isfinite isinf isnan isneginf isposinf isreal layer_normalization "
     "leaky_relu celu elu log log10 log1p log2 log_sigmoid log_softmax negative normalize ones_like rad2deg ravel real "
     "reciprocal relu relu6 rms_normalization round rsqrt selu sigmoid sign signbit silu sin sinc sinh soft_shrink "
@@ -35,7 +35,7 @@ REDUCING = words(
 )
 BINARY = words(
     "add arctan2 divide divide_no_nan equal floor_divide fmax fmin fmod greater greater_equal heaviside hypot isclose "
-    "less less_equal logaddexp logaddexp2 maximum minimum mod multiply not_equal subtract true_divide vdot allclose"
+    "less less_equal logaddexp logaddexp2 maximum minimum mod multiply not_equal subtract true_divide allclose"
 )
 LOGICAL = words("logical_and logical_or logical_xor")
 BITWISE = words(
@@ -108,6 +108,7 @@ SAMPLES: dict[str, list[Call]] = {
     "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
     "tile": [lambda f, x, g, o: f(x, (2, 1))],
     "top_k": [lambda f, x, g, o: f(x, 2)[0]],
+    "vdot": [lambda f, x, g, o: f(o.ravel(x), o.ravel(g))],
     "vstack": [lambda f, x, g, o: f([x, g])],
     "where": [lambda f, x, g, o: f(x > 0, x, g), lambda f, x, g, o: f(x, g, 0.5)],
 }  # fmt: skip
@@ -129,8 +130,8 @@ ACTIVATIONS: dict[str, list[Call]] = {
     ],
     "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
 }
-# These give no tensor, or a random one; `test_capture_keras.py` has rules that use them.
-ELSEWHERE = {"dtype", "is_tensor", "ndim", "shape", "size"}
+# These give no tensor, or one with anything in it; `test_capture_keras.py` has rules that use them.
+ELSEWHERE = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"}
 
 
 def whole(o: Any, x: Any) -> Any:

@@ -1,0 +1,73 @@
+"""`jax.custom_vjp` functions as recipes: their rules run on symbolic values."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import optree
+from jax.custom_derivatives import CustomVJPPrimal
+
+from multigrad.errors import GradientError
+from multigrad.functions.arguments import signature_of
+from multigrad.functions.custom_gradient import library_of
+from multigrad.functions.record import Recorded
+from multigrad.ir.record import Trace
+
+from .custom_functions import Call, call_in, call_plainly, has_tangent, resolve, split_pair, uses
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VjpRecipe:
+    """A `jax.custom_vjp` function."""
+
+    function: Any
+    name: str
+    native: bool | None = None
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The function's own signature."""
+        return signature_of(self.function.fun)
+
+    def dialect(self) -> str:
+        """Return the library that its rules are written in, "" where they are written for all."""
+        return library_of(self.function.fwd) or library_of(self.function.bwd)
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return self._run(call_in(trace, self.function), args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return self._run(call_plainly, args, kwargs)
+
+    def _run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        function, name = self.function, self.name
+        arguments = resolve(function, args, kwargs)
+        given = arguments.primals
+        if function.symbolic_zeros:
+            given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
+        result = call(function.fwd, *arguments.merge(given))
+        outputs, residuals = split_pair(name, "the outputs and the residuals", result)
+
+        def pull(upstream: Any) -> tuple[Any, ...]:
+            found = call(function.bwd, *arguments.fixed, residuals, upstream)
+            count = len(arguments.positions)
+            if not isinstance(found, tuple | list) or len(found) != count:
+                shown = (
+                    f"{len(found)}"
+                    if isinstance(found, tuple | list)
+                    else f"a {type(found).__name__}"
+                )
+                raise GradientError(
+                    f"function {name!r}: its backward returned {shown} for {count} arguments; expected a "
+                    f"tuple with one cotangent for each, None where there is none"
+                )
+            return arguments.arrange(found)
+
+        return Recorded(outputs, pull, keeps_output=uses(function.fwd, function))
+
+
+def _as_primal(value: Any) -> CustomVJPPrimal:
+    """Return an argument as a forward gets it that asks for symbolic zeros; each float counts as perturbed."""
+    return CustomVJPPrimal(value, has_tangent(value))

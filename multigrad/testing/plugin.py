@@ -1,0 +1,124 @@
+"""The pytest plugin of the conformance suite: the options, the markers, and the `backend` fixture.
+
+    pytest -p multigrad.testing.plugin --pyargs multigrad.testing.conformance --backends=torch
+
+The fixture runs a test once per backend; one whose framework is not installed is a visible skip, and an error where
+`--backends` asks for it. It is made of the public `Backend` row alone, and a framework is imported when a test first
+uses it, never while tests are collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from ..errors import UnsupportedOp
+from ..lowering.backend import Backend, entry_points, load_backend
+from .under_test import BackendUnderTest, is_installed, split_names
+
+MARKERS = (
+    "backends(*names): run a test that takes the `backend` fixture on these backends only",
+    "beside_numpy: the test compares with NumPy, the reference, and is not run on it",
+    "gpu: runs on a GPU, and is skipped, visibly, where a framework sees none",
+    "needs(*packages): skip the test, visibly, where one of these packages is not installed",
+)
+REFERENCE = "numpy"
+
+
+def asked_for(config: pytest.Config) -> list[str]:
+    """Return the backends that `--backends` names; none: all of them."""
+    return split_names(str(config.getoption("--backends")))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backends",
+        default="",
+        metavar="NAMES",
+        help="run backend tests on these only, and fail where one is not installed: jax,torch",
+    )
+    parser.addoption(
+        "--require",
+        default="",
+        metavar="PACKAGES",
+        help="fail, rather than skip, where one of these packages is not installed: keras,optax",
+    )
+    parser.addoption(
+        "--compiling",
+        default="",
+        metavar="NAMES",
+        help="frameworks that compile each op for each shape and dtype: fewer of both are tried: jax",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    asked = asked_for(config)
+    known = list(entry_points())
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise pytest.UsageError(f"--backends: no backend {unknown}; there are {known}")
+    required = [*asked, *split_names(str(config.getoption("--require")))]
+    missing = [name for name in required if not is_installed(name)]
+    if missing:
+        raise pytest.UsageError(f"asked for on the command line but not installed: {missing}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" not in metafunc.fixturenames:
+        return
+    asked = asked_for(metafunc.config) or list(entry_points())
+    only = metafunc.definition.get_closest_marker("backends")
+    names = [name for name in asked if only is None or name in only.args]
+    if metafunc.definition.get_closest_marker("beside_numpy"):
+        names = [name for name in names if name != REFERENCE]
+    params = [pytest.param(name, marks=pytest.mark.needs(name)) for name in names]
+    if not names:
+        others = [REFERENCE] if only is None else only.args
+        reason = "--backends leaves out the backends it is for"
+        left_out = pytest.mark.skip(reason="it compares with NumPy" if only is None else reason)
+        params = [pytest.param(name, marks=left_out) for name in others]
+    metafunc.parametrize("backend", params, indirect=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        missing = [package for package in mark.args if not is_installed(package)]
+        if missing:
+            pytest.skip(f"{', '.join(missing)} not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Skip a test, visibly, at an op that its backend lists as missing; test_completeness.py looks at the list."""
+    try:
+        return (yield)
+    except UnsupportedOp as error:
+        backend: Any = pyfuncitem.funcargs.get("backend")
+        if backend is None or not is_listed(load_backend(backend.name), str(error)):
+            raise
+        pytest.skip(str(error))
+
+
+def is_listed(row: Backend, message: str) -> bool:
+    """Return whether a refusal is of an op that the backend declares to lack, with that reason."""
+    for op, reasons in row.unsupported.items():
+        listed = [reasons] if isinstance(reasons, str) else list(reasons.values())
+        if op.name in message and any(reason in message for reason in listed):
+            return True
+    return False
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> BackendUnderTest:
+    """The backend under test."""
+    return BackendUnderTest(request.param)
+
+
+@pytest.fixture
+def compiling(request: pytest.FixtureRequest, backend: Any) -> bool:
+    """Whether the framework compiles each op for each shape and dtype, so that fewer are tried."""
+    return backend.name in split_names(str(request.config.getoption("--compiling")))

@@ -1,0 +1,151 @@
+"""A graph under construction: each step is checked by the row's own result rule and NumPy meaning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from multigrad.ir import ops
+from multigrad.ir.coercion import coerce, constant
+from multigrad.ir.graph import Node, make_node
+from multigrad.ir.ops import Op
+from multigrad.ir.scalars import SCALARS
+from multigrad.ir.types import BOOL, INT32, T, is_float
+
+from .attributes import ATTRS, Draw, Refused, Shape
+
+NUMBERS = (0.5, 2.0, 0.0, 1.0, -1.0, 0.1, 3.0, -0.3, 100.0, 1e-3)
+INTEGERS = (1, 0, 2, -1, 5, 31, -7, 1000)
+MOST_ELEMENTS = 200
+
+
+@dataclass
+class Builder:
+    """A graph under construction: its values, each with an array of its shape and dtype."""
+
+    draw: Draw
+    dtype: str
+    samples: dict[Node, Any] = field(default_factory=dict)
+
+    def tensors(self, wanted: Callable[[Node], bool]) -> list[Node]:
+        """The tensors of a kind, the latest first."""
+        found = [n for n in self.samples if n.type.kind == "tensor" and wanted(n)]
+        return found[::-1]
+
+    def shape(self, node: Node) -> Shape:
+        return np.shape(self.samples[node])
+
+    def pick(self, nodes: list[Node]) -> Node:
+        if not nodes:
+            raise Refused
+        return self.draw(st.sampled_from(nodes))
+
+    def float_tensor(self, fits: Callable[[Node], bool] = lambda node: True) -> Node:
+        return self.pick(self.tensors(lambda n: is_float(n.type) and fits(n)))
+
+    def any_tensor(self, fits: Callable[[Node], bool] = lambda node: True) -> Node:
+        return self.pick(self.tensors(fits))
+
+    def mask(self, fits: Callable[[Node], bool] = lambda node: True) -> Node:
+        masks = self.tensors(lambda n: n.type.dtype == BOOL and fits(n))
+        if masks and self.draw(st.booleans()):
+            return self.pick(masks)
+        return self.apply(
+            ops.GT, self.float_tensor(fits), constant(self.draw(st.sampled_from(NUMBERS)))
+        )
+
+    def integers(self, fits: Callable[[Node], bool] = lambda node: True) -> Node:
+        whole = self.tensors(lambda n: n.type.dtype == INT32 and fits(n))
+        if whole and self.draw(st.booleans()):
+            return self.pick(whole)
+        return self.apply(ops.CAST, self.float_tensor(fits), dtype=INT32)
+
+    def scalar(self) -> Node:
+        known = [n for n in self.samples if n.type.kind == "scalar" and n.type.dtype != "bool"]
+        numbers = [constant(number) for number in (*NUMBERS, *INTEGERS[:4])]
+        return self.note(self.pick([*numbers, *known]))
+
+    def note(self, node: Node) -> Node:
+        """Remember a constant."""
+        if node.op is ops.CONST:
+            self.samples.setdefault(node, node.attr("value"))
+        return node
+
+    def key(self) -> Node:
+        keys = [n for n in self.samples if n.type.kind == "key"]
+        return self.pick(keys)
+
+    def fitting(self, node: Node) -> Callable[[Node], bool]:
+        """Shapes that can be broadcast with a node's."""
+
+        def fits(other: Node) -> bool:
+            try:
+                np.broadcast_shapes(self.shape(node), self.shape(other))
+            except ValueError:
+                return False
+            return True
+
+        return fits
+
+    def same_shape(self, node: Node) -> Callable[[Node], bool]:
+        return lambda other: self.shape(other) == self.shape(node)
+
+    def attrs(self, op: Op, *operands: Node) -> dict[str, Any]:
+        """Draw a row's attributes."""
+        shapes = [self.shape(operand) for operand in operands if operand.type.kind == "tensor"]
+        drawn: dict[str, Any] = {}
+        for name in op.attrs:
+            drawn[name] = ATTRS[name](self.draw, op, shapes or [()], drawn)
+        return drawn
+
+    def apply(self, op: Op, *operands: Node, **attrs: Any) -> Node:
+        """Append an operation.
+
+        Raises:
+            Refused: the row's result rule or its meaning does not take these operands.
+        """
+        for operand in operands:
+            self.note(operand)
+        try:
+            nodes = coerce(op, list(operands), {"dtype": self.dtype})
+            for node in nodes:
+                if node not in self.samples:
+                    self.append(node)
+            node = make_node(op, nodes, attrs, op.result(*(n.type for n in nodes), **attrs))
+        except TypeError as error:
+            raise Refused from error
+        return self.append(node)
+
+    def append(self, node: Node) -> Node:
+        for operand in node.operands:
+            if operand not in self.samples:
+                self.append(self.note(operand)) if operand.op is not ops.CONST else self.note(
+                    operand
+                )
+        if node in self.samples:
+            return node
+        attrs = dict(node.attrs)
+        if "dtype" in attrs:
+            attrs["dtype"] = np.float32 if attrs["dtype"] in (T, None) else attrs["dtype"]
+        given = [self.samples[operand] for operand in node.operands]
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+                sample = (
+                    SCALARS[node.op](*given)
+                    if node.type.kind == "scalar" and node.op in SCALARS
+                    else node.op.numpy(*given, **attrs)
+                )
+        except (ValueError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
+            raise Refused from error
+        if node.type.kind == "tensor":
+            sample = np.asarray(sample)
+            if not 0 < sample.size <= MOST_ELEMENTS or sample.ndim > 4:
+                raise Refused
+            sample = np.zeros(sample.shape, sample.dtype)
+        self.samples[node] = sample
+        return node

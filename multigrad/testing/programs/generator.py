@@ -1,0 +1,274 @@
+"""Random programs: graphs of the rule IR, made from the declarations of the op table's rows.
+
+A row says how many operands it takes and of what kind (`coerce`, their names) and which attributes; an attribute's
+name says what values it may have (`ATTRS`). A step that the row's own result rule or NumPy meaning refuses is
+left out, so nothing about shapes is told twice. Rows that undo another are given that one's result (`RECIPES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from multigrad.ir import ops
+from multigrad.ir.coercion import constant
+from multigrad.ir.graph import Graph, Node, make_node
+from multigrad.ir.ops import Op
+from multigrad.ir.scalars import SCALARS
+from multigrad.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
+from multigrad.ir.verify import verify
+
+from .attributes import TAKING_PART, Draw, Refused, Shape
+from .builder import INTEGERS, Builder
+
+SHAPES: tuple[Shape, ...] = ((3, 5), (2, 3, 4), (4, 4), (9,), (), (1, 4))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph with several outputs, and what it is run on.
+
+    Attributes:
+        shape: that of `grad_out` and `tin`; `row` has `row_shape`, which can be broadcast to it.
+        edges: whether infinities, NaN and the like are among the inputs.
+        fast: emit the kernels for code that nobody takes a derivative of.
+    """
+
+    graph: Graph
+    dtype: str
+    shape: Shape
+    row_shape: Shape
+    scalar: float
+    key: tuple[int, int]
+    seed: int
+    edges: bool
+    fast: bool
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype))
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.dtype}, grad_out and tin of shape {self.shape}, row of {self.row_shape}, "
+            f"scalar={self.scalar}, key={self.key}, seed={self.seed}, edges={self.edges}, "
+            f"fast={self.fast}\n{self.graph}"
+        )
+
+
+# --- steps ------------------------------------------------------------------------------------------------
+
+
+def undoing(forward: Op) -> Callable[[Builder, Op], Node]:
+    """A row whose first operand is the result of another, and whose second is that one's operand."""
+
+    def recipe(build: Builder, op: Op) -> Node:
+        like = build.float_tensor()
+        other = build.float_tensor(build.same_shape(like))
+        attrs = build.attrs(forward, like)
+        return build.apply(op, build.apply(forward, other, **attrs), like, **attrs)
+
+    return recipe
+
+
+def make_reshape_like(build: Builder, op: Op) -> Node:
+    like = build.any_tensor()
+    flat = build.apply(ops.RESHAPE, build.any_tensor(build.same_shape(like)), shape=(-1,))
+    return build.apply(op, flat, like)
+
+
+def make_sum_to(build: Builder, op: Op) -> Node:
+    like = build.float_tensor()
+    fits = build.fitting(like)
+    x = build.float_tensor(
+        lambda n: (
+            fits(n) and np.broadcast_shapes(build.shape(n), build.shape(like)) == build.shape(n)
+        )
+    )
+    return build.apply(op, x, like)
+
+
+def make_broadcast_to(build: Builder, op: Op) -> Node:
+    x = build.any_tensor()
+    fits = build.fitting(x)
+    like = build.any_tensor(
+        lambda n: fits(n) and np.broadcast_shapes(build.shape(n), build.shape(x)) == build.shape(n)
+    )
+    return build.apply(op, x, like)
+
+
+def matrices(build: Builder) -> tuple[Node, Node]:
+    def is_vector(node: Node) -> bool:
+        return len(build.shape(node)) > 0
+
+    a = build.float_tensor(is_vector)
+    inner = build.shape(a)[-1]
+    b = build.float_tensor(
+        lambda n: is_vector(n) and build.shape(n)[-2 if len(build.shape(n)) > 1 else -1] == inner
+    )
+    return a, b
+
+
+def make_matmul(build: Builder, op: Op) -> Node:
+    return build.apply(op, *matrices(build))
+
+
+def make_matmul_left(build: Builder, op: Op) -> Node:
+    a, b = matrices(build)
+    return build.apply(op, build.apply(ops.MATMUL, a, b), b, a)
+
+
+def make_matmul_right(build: Builder, op: Op) -> Node:
+    a, b = matrices(build)
+    return build.apply(op, a, build.apply(ops.MATMUL, a, b), b)
+
+
+def make_part(build: Builder, op: Op) -> Node:
+    like = build.any_tensor(lambda n: len(build.shape(n)) > 0)
+    other = build.any_tensor(
+        lambda n: build.same_shape(like)(n) and n.type.dtype == like.type.dtype
+    )
+    axis = build.draw(st.integers(-1, 0))
+    joined = build.apply(ops.CONCATENATE, other, like, axis=axis)
+    length = build.shape(like)[axis]
+    starts = [constant(0), constant(1), constant(length), build.apply(ops.DIM, other, axis=axis)]
+    return build.apply(op, joined, like, build.pick(starts), axis=axis)
+
+
+def make_unpart(build: Builder, op: Op) -> Node:
+    x = build.float_tensor(lambda n: len(build.shape(n)) > 0)
+    axis = build.draw(st.integers(-1, 0))
+    like = build.apply(ops.CONCATENATE, x, x, axis=axis)
+    starts = [constant(0), constant(1), build.apply(ops.DIM, x, axis=axis)]
+    return build.apply(op, x, like, build.pick(starts), axis=axis)
+
+
+def make_full_like(build: Builder, op: Op) -> Node:
+    x = build.float_tensor()
+    return build.apply(op, x, build.scalar(), **build.attrs(op, x))
+
+
+def make_array(build: Builder, op: Op) -> Node:
+    like = build.float_tensor(lambda n: n.op is ops.INPUT)
+    return build.apply(op, like, **build.attrs(op, like))
+
+
+def make_length(build: Builder, op: Op) -> Node:
+    """A length in arithmetic: a number by itself is no output."""
+    x = build.any_tensor()
+    length = build.apply(op, x, **build.attrs(op, x))
+    meets = build.draw(st.sampled_from([ops.DIV, ops.ADD, ops.LT]))
+    return build.apply(meets, build.float_tensor(), length)
+
+
+def make_fold_in(build: Builder, op: Op) -> Node:
+    key = build.apply(op, build.key(), **build.attrs(op))
+    return build.apply(
+        build.draw(st.sampled_from([ops.UNIFORM_LIKE, ops.NORMAL_LIKE])), key, build.float_tensor()
+    )
+
+
+RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
+    ops.SETITEM: undoing(ops.GETITEM), ops.UNTAKE: undoing(ops.TAKE), ops.UNTILE: undoing(ops.TILE),
+    ops.UNREPEAT: undoing(ops.REPEAT), ops.RESHAPE_LIKE: make_reshape_like, ops.SUM_TO: make_sum_to,
+    ops.BROADCAST_TO: make_broadcast_to, ops.MATMUL: make_matmul, ops.MATMUL_LEFT: make_matmul_left,
+    ops.MATMUL_RIGHT: make_matmul_right, ops.PART: make_part, ops.UNPART: make_unpart,
+    ops.DIM: make_length, ops.SIZE: make_length, ops.FOLD_IN: make_fold_in, ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array,
+}  # fmt: skip
+
+
+def make_step(build: Builder, op: Op) -> Node:
+    """Append an operation of this row, its operands chosen by the declaration."""
+    if op in RECIPES:
+        return RECIPES[op](build, op)
+    if op.variadic:
+        first = build.float_tensor()
+        others = [build.float_tensor(build.same_shape(first) if op is ops.STACK else any_node)
+                  for _ in range(build.draw(st.integers(0, 2)))]  # fmt: skip
+        operands = [first, *others]
+        return build.apply(op, *operands, **build.attrs(op, *operands))
+    operands: list[Node] = []
+    for name in op.operands:
+        tensors = [n for n in operands if n.type.kind == "tensor"]
+        operands.append(pick_operand(build, op, name, tensors))
+    known = all(n.op is ops.CONST for n in operands)
+    if all(n.type.kind == "scalar" for n in operands) and (known or op not in SCALARS):
+        raise Refused
+    return build.apply(op, *operands, **build.attrs(op, *operands))
+
+
+def any_node(node: Node) -> bool:
+    return True
+
+
+def pick_operand(build: Builder, op: Op, name: str, earlier: list[Node]) -> Node:
+    """Choose one operand: what its name and the row's `coerce` say, of a shape that fits the others."""
+    related = op.coerce == "raw"
+    fits = any_node
+    if earlier:
+        fits = build.same_shape(earlier[0]) if related else build.fitting(earlier[-1])
+    if name == "key":
+        return build.key()
+    if name in ("mask", "condition") or op.coerce == "bool":
+        return build.mask(fits)
+    several = len(op.operands) > 1
+    if op.coerce == "int":
+        if several and build.draw(st.integers(0, 3)) == 3:
+            return build.note(constant(build.draw(st.sampled_from(INTEGERS))))
+        return build.integers(fits)
+    if name == "p" or (several and not related and build.draw(st.integers(0, 3)) == 3):
+        return build.scalar()
+    if several and related:
+        return build.float_tensor(fits)
+    if build.draw(st.integers(0, 7)) < 7:
+        return build.float_tensor(fits)
+    return build.any_tensor(fits)
+
+
+@st.composite
+def programs(draw: Draw, table: Sequence[Op] = TAKING_PART, most_steps: int = 12) -> Program:
+    """Draw a program."""
+    dtype = draw(st.sampled_from(["float32"] * 6 + ["float64"] * 2 + ["float16", "bfloat16"]))
+    shape = draw(st.sampled_from(SHAPES))
+    row_shape = draw(st.sampled_from([shape, shape[-1:], tuple(1 for _ in shape), ()]))
+    scalar = draw(st.sampled_from([0.5, 1.5, -2.0, 0.25]))
+    build = Builder(draw, dtype)
+    kinds = {
+        "grad_out": (INPUT, shape),
+        "tin": (INPUT, shape),
+        "row": (Type("tensor", T, UNKNOWN), row_shape),
+    }
+    inputs = {}
+    for name, (type_, size) in kinds.items():
+        inputs[name] = make_node(ops.INPUT, (), {"name": name}, type_)
+        build.samples[inputs[name]] = np.zeros(size, np.float32)
+    inputs["scalar"] = make_node(ops.INPUT, (), {"name": "scalar"}, FLOAT_SCALAR)
+    inputs["key"] = make_node(ops.INPUT, (), {"name": "key"}, KEY)
+    key = (0, draw(st.integers(0, 2)))
+    build.samples[inputs["scalar"]], build.samples[inputs["key"]] = scalar, key
+    for _ in range(draw(st.integers(3, most_steps))):
+        before = dict(build.samples)
+        try:
+            make_step(build, draw(st.sampled_from(table)))
+        except Refused:
+            build.samples = before
+    outputs = sinks(list(build.samples))
+    graph = Graph("program", tuple(inputs.values()), outputs or (inputs["grad_out"],))
+    verify(graph)
+    return Program(
+        graph, dtype, shape, row_shape, scalar, key, draw(st.integers(0, 999)),
+        draw(st.integers(0, 2)) == 2, draw(st.booleans()),
+    )  # fmt: skip
+
+
+def sinks(nodes: list[Node]) -> tuple[Node, ...]:
+    """The tensors that no other value needs."""
+    used = {operand for node in nodes for operand in node.operands}
+    return tuple(
+        n for n in nodes if n.type.kind == "tensor" and n not in used and n.op is not ops.INPUT
+    )

@@ -1,0 +1,94 @@
+"""A backend as tests use it, made of its public row alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..lowering.backend import Backend, load_backend
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class BackendUnderTest:
+    """A backend, as tests use it: `array`, `numpy`, `vjp`, `precision`, and its `row`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name} under test>"
+
+    @property
+    def row(self) -> Backend:
+        """What the entry point names."""
+        return load_backend(self.name)
+
+    def array(self, array: Any) -> Tensor:
+        """Return the framework's tensor with these values and this dtype."""
+        array = np.array(array)
+        with self.precision(array.dtype):
+            return self.row.from_numpy(array)
+
+    def numpy(self, tensor: Tensor) -> Array:
+        """Return the tensor's values as a NumPy array of the same dtype (ml_dtypes for bfloat16)."""
+        return np.asarray(self.row.to_numpy(tensor))
+
+    def precision(self, dtype: Any) -> AbstractContextManager[Any]:
+        """Enter the mode that keeps `dtype`; `vjp` enters it by itself."""
+        row = self.row
+        return nullcontext() if row.precision is None else row.precision(np.dtype(dtype).name)
+
+    def vjp(
+        self,
+        f: Any,
+        x: Array,
+        cotangent: Array,
+        *values: Any,
+        view: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Array, Array]:
+        """Run `f` at `x` and pull `cotangent` back: `(y, gradient of x)`, both NumPy arrays.
+
+        Args:
+            f: what `xg.lower` gives; where the framework has autodiff, also a function of tensors.
+            *values: what follows the tensor in the call.
+            view: what is done to the tensor first; without autodiff the gradient is that of the view.
+        """
+        with self.precision(np.asarray(x).dtype):
+            tensor = self.array(x)
+            given = self.array(cotangent)
+            if self.row.vjp is None:
+                if not hasattr(f, "vjp"):
+                    raise TypeError(f"{self.name} has no autodiff: give what xg.lower returns")
+                y, pullback = f.vjp(tensor if view is None else view(tensor), *values)
+                return self.numpy(y), self.numpy(pullback(given))
+            call = as_function(f)
+
+            def run(tensors: Any) -> list[Tensor]:
+                return [call(tensors[0] if view is None else view(tensors[0]), *values)]
+
+            (y,), pull = self.row.vjp(run, [tensor])
+            (gradient,) = pull([given])
+            return self.numpy(y), self.numpy(gradient)
+
+
+def as_function(native: Any) -> Callable[..., Any]:
+    """Return how a native object is called: itself, or a class by its `apply`."""
+    return native.apply if isinstance(native, type) else native
+
+
+@cache
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported."""
+    return find_spec(package) is not None
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

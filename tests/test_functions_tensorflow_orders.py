@@ -1,0 +1,299 @@
+"""Functions under TensorFlow's transforms: second order, forward mode, branches and loops, vectorized maps, draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+from multigrad.functions.custom_gradient import custom_gradient
+from multigrad.functions.function import Function
+from multigrad.functions.plain import function
+
+from .test_functions_tensorflow import (
+    W,
+    X,
+    captured_and_as_it_is,
+    compiled,
+    gradients,
+    make_scaled_clip,
+)
+
+pytestmark = pytest.mark.needs("tensorflow")
+
+Tensor: TypeAlias = Any
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def tangent(f: Callable[..., Tensor], x: Tensor) -> Tensor:
+    """Return the tangent of `f(x)` along ones, by TensorFlow's forward mode."""
+    import tensorflow as tf
+
+    with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+        y = f(x)
+    return accumulator.jvp(y)
+
+
+def make_swish(native: bool) -> Function:
+    """x * sigmoid(b x), with its true derivative."""
+
+    @custom_gradient(native=native)
+    def swish(x: Tensor, b: Tensor) -> Any:
+        import tensorflow as tf
+
+        s = tf.sigmoid(b * x)
+
+        def grad(upstream: Tensor) -> Any:
+            slope = s * (1.0 - s)
+            return upstream * (s + b * x * slope), upstream * x * x * slope
+
+        return x * s, grad
+
+    return swish
+
+
+@captured_and_as_it_is
+def test_gradients_and_their_gradients_agree_with_finite_differences(native: bool) -> None:
+    import tensorflow as tf
+
+    swish = make_swish(native)
+    x, b = tf.constant(X, tf.float64), tf.constant(W, tf.float64)
+
+    def first(x: Tensor, b: Tensor) -> Tensor:
+        of_x, of_b = gradients(swish)(x, b)
+        return of_x * of_b
+
+    for f in (swish, first):
+        ours, numeric = tf.test.compute_gradient(f, [x, b], delta=1e-4)
+        for a, expected in zip(ours, numeric, strict=True):
+            np.testing.assert_allclose(a, expected, atol=1e-6)
+
+
+@captured_and_as_it_is
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+def test_second_order_is_the_same_in_compiled_code(mode: str, native: bool) -> None:
+    import tensorflow as tf
+
+    swish = make_swish(native)
+    b = tf.constant(W)
+    second = compiled(gradients(lambda x: gradients(lambda x: swish(x, b))(x)[0] ** 2), mode)
+    s = 1.0 / (1.0 + np.exp(-W * X))
+    d = s * (1 - s)
+    slope, curve = s + W * X * d, 2 * W * d + W * W * X * d * (1 - 2 * s)
+    np.testing.assert_allclose(second(tf.constant(X))[0], 2.0 * slope * curve, rtol=2e-5)
+
+
+@captured_and_as_it_is
+def test_forward_mode_takes_the_own_gradient(native: bool) -> None:
+    import tensorflow as tf
+
+    scaled_clip = make_scaled_clip(native)
+    w = tf.constant(W)
+    for call in (scaled_clip, tf.function(scaled_clip, autograph=False)):
+        of_product, of_clipped = tangent(lambda x, call=call: call(x, w, 1.0), tf.constant(X))
+        np.testing.assert_array_equal(of_product, W)
+        np.testing.assert_array_equal(of_clipped, np.full_like(X, 5.0))
+
+
+@captured_and_as_it_is
+def test_forward_over_reverse_is_reverse_over_reverse(native: bool) -> None:
+    import tensorflow as tf
+
+    swish = make_swish(native)
+    b = tf.constant(W)
+
+    def first(x: Tensor) -> Tensor:
+        return gradients(lambda x: swish(x, b))(x)[0]
+
+    reverse = gradients(first)(tf.constant(X))[0]
+    assert np.abs(reverse).max() > 0.1
+    np.testing.assert_allclose(tangent(first, tf.constant(X)), reverse, rtol=1e-5)
+
+
+def test_an_output_kept_for_backward_is_differentiated_by_the_functions_own_backward() -> None:
+    import tensorflow as tf
+
+    kept_norm = function(
+        lambda x: 2.0 * xp.tanh(x),
+        lambda upstream, y: upstream * y * xp.sum(y),
+        residuals=lambda y, x: y,
+    )
+    y = 2.0 * np.tanh(X)
+    own = y * y.sum()  # what stands for the derivative of y
+    expected = own * (y.sum() + y.sum())
+
+    def first(x: Tensor) -> Tensor:
+        return gradients(kept_norm)(x)[0]
+
+    for mode in ("eager", "graph", "xla"):
+        got = compiled(gradients(first), mode)(tf.constant(X))[0]
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_forward_over_reverse_knows_how_a_kept_output_changes() -> None:
+    import tensorflow as tf
+
+    tanh = xg.lower(None, "tensorflow", forward="Tanh")
+    t = np.tanh(X)
+
+    def first(x: Tensor) -> Tensor:
+        return gradients(tanh)(x)[0]
+
+    np.testing.assert_allclose(tangent(first, tf.constant(X)), -2.0 * t * (1 - t * t), rtol=1e-4)
+
+
+def test_forward_mode_is_refused_where_backward_is_not_linear_and_within_a_graph() -> None:
+    import tensorflow as tf
+
+    squared = custom_gradient(
+        lambda x, w: (x * w, lambda upstream: (upstream * upstream, upstream))
+    )
+    w = tf.constant(W)
+    with pytest.raises(xg.GradientError, match="linear"):
+        tangent(lambda x: squared(x, w), tf.constant(X))
+    scaled_clip = make_scaled_clip(False)
+    with pytest.raises(xg.GradientError, match=r"around the tf\.function"):
+        tf.function(lambda x: tangent(lambda x: scaled_clip(x, w, 1.0)[0], x))(tf.constant(X))
+
+
+@captured_and_as_it_is
+def test_vectorized_map_has_the_own_gradient_inside_and_refuses_one_around(native: bool) -> None:
+    import tensorflow as tf
+
+    scaled_clip = make_scaled_clip(native)
+
+    def product(x: Tensor) -> Tensor:
+        return tf.reduce_sum(scaled_clip(x, 2.0 * x, 1.0)[1])
+
+    rows = tf.constant(np.stack([X, W]))
+    inside = tf.vectorized_map(lambda x: gradients(product)(x)[0], rows)
+    np.testing.assert_array_equal(inside, np.full((2, 4), 5.0))
+    forward = tf.vectorized_map(product, rows)
+    np.testing.assert_allclose(forward, np.clip(rows, -1.0, 1.0).sum(1), rtol=1e-6)
+    with pytest.raises(Exception, match="drops custom gradients"):
+        gradients(lambda rows: tf.vectorized_map(product, rows))(rows)
+    through = gradients(lambda rows: tf.map_fn(product, rows))(rows)[0]
+    np.testing.assert_array_equal(through, np.full((2, 4), 5.0))
+
+
+@captured_and_as_it_is
+def test_tensors_from_around_a_branch_and_a_loop_get_the_own_gradients(native: bool) -> None:
+    import tensorflow as tf
+
+    scaled_clip = make_scaled_clip(native)
+
+    @tf.function
+    def branched(x: Tensor, w: Tensor) -> Any:
+        def inner(x: Tensor, w: Tensor) -> Tensor:
+            doubled = w * 2.0
+            return tf.cond(
+                tf.constant(True),
+                lambda: scaled_clip(x, doubled, 1.0)[0],
+                lambda: tf.zeros_like(x),
+            )
+
+        return gradients(inner)(x, w)
+
+    of_x, of_w = branched(tf.constant(X), tf.constant(W))
+    np.testing.assert_array_equal(of_x, 2.0 * W)
+    np.testing.assert_array_equal(of_w, 2.0 * X)
+
+    @tf.function
+    def looped(x: Tensor, w: Tensor) -> Any:
+        def inner(x: Tensor, w: Tensor) -> Tensor:
+            def step(i: Tensor, y: Tensor) -> Any:
+                return i + 1, scaled_clip(y, w, 1.0)[0]
+
+            return tf.while_loop(lambda i, y: i < 3, step, (0, x))[1]
+
+        return gradients(inner)(x, w)
+
+    of_x, of_w = looped(tf.constant(X), tf.constant(W))
+    np.testing.assert_allclose(of_x, W**3, rtol=1e-6)
+    np.testing.assert_allclose(of_w, 3.0 * X * W**2, rtol=1e-6)
+
+
+@captured_and_as_it_is
+def test_jacobian_is_that_of_the_own_gradient(native: bool) -> None:
+    import tensorflow as tf
+
+    scaled_clip = make_scaled_clip(native)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = scaled_clip(x, tf.constant(W), 1.0)[0]
+    np.testing.assert_array_equal(tape.jacobian(y, x), np.diag(W))
+
+
+def test_gradient_survives_a_saved_model(tmp_path: Any) -> None:
+    import tensorflow as tf
+
+    scaled_clip = make_scaled_clip(False)
+    module = tf.Module()
+    module.call = tf.function(
+        lambda x: scaled_clip(x, 2.0 * x, 1.0)[1],
+        input_signature=[tf.TensorSpec([None], tf.float32)],
+        autograph=False,
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, str(tmp_path), options=options)
+    loaded: Any = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.call(tf.constant(X)), np.clip(X, -1.0, 1.0))
+    np.testing.assert_array_equal(gradients(loaded.call)(tf.constant(X))[0], np.full_like(X, 5.0))
+
+
+def test_random_function_draws_what_numpy_draws_and_anew_at_every_call() -> None:
+    import tensorflow as tf
+
+    @custom_gradient
+    def dropped(x: Tensor) -> Any:
+        kept = xp.rand_like(x) < 0.5
+        return xp.where(kept, x, 0.0), lambda upstream: xp.where(kept, upstream, 0.0)
+
+    expected = dropped.keyed(3)(X)
+    np.testing.assert_array_equal(dropped.keyed(3)(tf.constant(X)), expected)
+    for mode in ("graph", "xla"):
+        got = compiled(gradients(dropped.keyed(3)), mode)(tf.constant(X))[0]
+        np.testing.assert_array_equal(got, expected != 0.0)
+    many = tf.ones(64)
+    unkeyed = tf.function(lambda x: (dropped(x), *gradients(dropped)(x)))
+    first, second = unkeyed(many), unkeyed(many)
+    assert set(np.unique(first[0])) == {0.0, 1.0}
+    assert (first[0].numpy() != second[0].numpy()).any()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+def test_recomputed_forward_draws_again_what_it_drew_first(graph: bool, keyed: bool) -> None:
+    import tensorflow as tf
+
+    @custom_gradient
+    def dropped(x: Tensor) -> Any:
+        kept = xp.rand_like(x) < 0.5
+        return xp.where(kept, x, 0.0), lambda upstream: xp.where(kept, 2.0 * upstream, 0.0)
+
+    dropout = dropped.keyed(5) if keyed else dropped
+
+    @tf.recompute_grad
+    def twice(x: Tensor) -> Tensor:
+        return dropout(dropout(x)) + dropout(x)
+
+    def run(x: Tensor) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            first = twice(x)
+            second = twice(x)
+        return first, second, tape.gradient(first, x), tape.gradient(second, x)
+
+    first, second, of_first, of_second = (tf.function(run) if graph else run)(tf.ones(200))
+    np.testing.assert_array_equal(np.unique(first), [0.0, 1.0, 2.0])
+    assert (first.numpy() != second.numpy()).any()
+    # Passed twice: a gradient of 4; alone: of 2.
+    for y, gradient in ((first, of_first), (second, of_second)):
+        gradient, y = gradient.numpy(), y.numpy()
+        np.testing.assert_array_equal(gradient == 0.0, y == 0.0)
+        np.testing.assert_array_equal(gradient == 6.0, y == 2.0)

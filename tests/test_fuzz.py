@@ -1,0 +1,214 @@
+"""Random programs from the op table, on every installed backend, against float64 with a bound on rounding.
+
+500 programs by default; MULTIGRAD_PROGRAMS asks for more (`tox -e fuzz`: 20,000), MULTIGRAD_SEED for others. A
+failure is shrunk and printed as the graph and the elements that differ. See `multigrad/testing/programs/`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import find, settings
+from scipy import special
+
+from multigrad.ir import neutral, ops
+from multigrad.ir.graph import Graph, make_node
+from multigrad.ir.op import Op, elementwise, float_elementwise
+from multigrad.ir.types import BOOL, INPUT, Type
+from multigrad.lowering.backend import load_backend
+from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64
+from multigrad.testing.programs import elementwise as kernels
+from multigrad.testing.programs.attributes import LEFT_OUT, TAKING_PART, takes_part
+from multigrad.testing.programs.generator import Program, programs
+from multigrad.testing.programs.interpreter import OWN, interpret
+from multigrad.testing.programs.running import QUIET, Mismatch, check_random, inputs_of
+
+from .conftest import BACKENDS, is_installed, split_names
+
+xp: Any = neutral
+PROGRAMS = int(os.environ.get("MULTIGRAD_PROGRAMS", "500"))
+SEED = int(os.environ.get("MULTIGRAD_SEED", "0"))
+SHARD = 125  # programs of one test, so that workers can share them
+COMPILED = ("jax",)  # it compiles each op for each shape: a whole program is faster
+
+
+@pytest.fixture(scope="module")
+def installed(request: pytest.FixtureRequest) -> list[Any]:
+    """The backends to compare: those asked for, or all that are there."""
+    asked = split_names(request.config.getoption("--backends") or "") or list(BACKENDS)
+    return [BACKENDS[name] for name in asked if is_installed(name)]
+
+
+# --- the programs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shard", range(-(-PROGRAMS // SHARD)))
+def test_random_programs_give_the_numbers_of_the_interpreter(
+    installed: list[Any], shard: int
+) -> None:
+    tally = check_random(installed, SEED + shard, SHARD, COMPILED)
+    assert tally.programs == SHARD
+    assert len(tally.ops) > len(TAKING_PART) / 2
+    assert tally.compared >= 0.8 * tally.elements, "too much is left to rounding"
+
+
+# --- every row takes part -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ops.CALLABLE_OPS, ids=lambda op: op.name)
+def test_every_row_takes_part_or_is_left_out_with_a_reason(op: Op) -> None:
+    if op in LEFT_OUT:
+        assert LEFT_OUT[op].strip(), f"say why {op.name} takes no part"
+        return
+    assert takes_part(op), (
+        f"no program can use {op.name}: give its attributes {op.attrs} values in ATTRS "
+        f"(multigrad/testing/programs/attributes.py), or list it in LEFT_OUT with the reason"
+    )
+    assert op.name in OWN or op.result in (elementwise, float_elementwise), (
+        f"{op.name} is no function of each element: give it a meaning in multigrad/testing/programs, or list it"
+    )
+
+
+@pytest.mark.parametrize("op", TAKING_PART, ids=lambda op: op.name)
+def test_programs_are_made_of_every_row(op: Op) -> None:
+    def uses_it(program: Program) -> bool:
+        return any(node.op is op for node in program.graph.nodes())
+
+    program = find(
+        programs(table=(op,), most_steps=4), uses_it, settings=settings(QUIET, max_examples=400)
+    )
+    assert interpret(program.graph, inputs_of(program), program.numpy_dtype)
+
+
+def test_what_is_left_out_is_in_the_table() -> None:
+    assert set(LEFT_OUT) <= set(ops.CALLABLE_OPS)
+
+
+def test_row_without_a_meaning_here_takes_part_by_its_own(
+    installed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(kernels.KERNELS, "atan")
+    tally = check_random(
+        [b for b in installed if b.name != "jax"], 0, 20, table=(ops.ATAN, ops.MUL)
+    )
+    assert tally.ops["atan"] > 5
+    assert tally.compared
+
+
+# --- it can fail -----------------------------------------------------------------------------------------------
+
+
+def off_by_64_eps(native: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: native(x) * (1 + 64 * 2.0**-23)
+
+
+def without_direction(native: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, *, axis, reverse: native(x, axis=axis, reverse=False)
+
+
+def not_smaller(native: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: ~native(x)
+
+
+def with_zero_for_nan(native: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b: xp.where(xp.isnan(native(a, b)), 0.0, native(a, b))
+
+
+@pytest.mark.parametrize(
+    ("op", "break_row"),
+    [
+        (ops.TANH, off_by_64_eps),
+        (ops.CUMSUM, without_direction),
+        (ops.ISNAN, not_smaller),
+        (ops.HYPOT, with_zero_for_nan),
+    ],
+    ids=lambda value: getattr(value, "name", None) or value.__name__,
+)
+def test_row_that_is_broken_on_one_backend_is_found_and_the_program_shrunk(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, op: Op, break_row: Callable[..., Any]
+) -> None:
+    rows = load_backend(backend.name).ops
+    monkeypatch.setitem(rows, op, break_row(rows[op]))  # type: ignore[arg-type]
+    with pytest.raises(Mismatch) as failure:
+        check_random([backend], 0, 60, COMPILED, table=(op, ops.ADD, ops.CONCATENATE, ops.GT))
+    message = str(failure.value)
+    assert message.startswith(f"{backend.name}, output ")
+    assert f"= {op.name}(" in message
+    steps = [line for line in message.splitlines() if line.lstrip().startswith("%")]
+    assert len(steps) <= 5, message
+
+
+def test_interpreter_knows_what_cancels_and_what_roundings_decide() -> None:
+    x = make_node(ops.INPUT, (), {"name": "tin"}, INPUT)
+    power = make_node(ops.EXP, (x,), {}, INPUT)
+    back = make_node(ops.SUB, (make_node(ops.ADD, (power, x), {}, INPUT), x), {}, INPUT)
+    mask = make_node(ops.GT, (power, back), {}, Type("tensor", BOOL, INPUT.shape))
+    rest = make_node(ops.RECIPROCAL, (make_node(ops.SUB, (power, back), {}, INPUT),), {}, INPUT)
+    graph = Graph("cancels", (x,), (back, mask, rest))
+    numbers = np.array([1e-6, 1.0, 1e4], FLOAT32)  # the last one overflows everywhere
+    values, masks, rests = interpret(graph, {"tin": numbers}, FLOAT32)
+    eps = float(np.finfo(FLOAT32).eps)
+    assert 4 * eps < values.error[0] < 16 * eps
+    np.testing.assert_array_equal(values.lost, [False, False, False])
+    np.testing.assert_array_equal(masks.error > 0, [True, True, False])
+    np.testing.assert_array_equal(rests.lost, [True, True, False])
+
+
+# --- what it found -----------------------------------------------------------------------------------------------
+
+
+def test_numbers_keep_their_digits_in_float64(backend: Any) -> None:
+    with backend.precision(FLOAT64):
+        x = backend.array(np.array([0.0, np.nan, np.inf, -np.inf]))
+        filled = xp.nan_to_num(x, nan=0.1, posinf=0.2, neginf=0.3)
+        np.testing.assert_array_equal(backend.numpy(filled), [0.0, 0.1, 0.2, 0.3])
+        low = backend.numpy(xp.threshold(x, 0.5, 0.1))
+        np.testing.assert_array_equal(low, [0.1, np.nan, np.inf, 0.1])
+        full = backend.numpy(xp.full_like(x, 0.1))
+    np.testing.assert_array_equal(full, [0.1] * 4)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_number_beside_a_16_bit_tensor_is_rounded_to_its_dtype_first(
+    backend: Any, dtype: Any
+) -> None:
+    x = np.array([1.0, 7.0, -100.0], dtype)
+    step = np.asarray(-0.3, dtype).astype(np.float64)
+    expected = np.remainder(x.astype(np.float64), step).astype(dtype)
+    actual = backend.numpy(xp.remainder(backend.array(x), -0.3))
+    np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
+
+
+def test_one_element_is_put_back_from_behind(backend: Any) -> None:
+    for dtype in DTYPES:
+        with backend.precision(dtype):
+            x = backend.array(np.array([3.0], dtype))
+            put = backend.numpy(xp.setitem(x, x, ((None, None, -1),)))
+        assert put.astype(np.float64) == [3.0]
+
+
+def test_number_is_limited_by_a_number_and_a_tensor(backend: Any) -> None:
+    high = np.array([-2.0, 0.5, 3.0], FLOAT32)
+    actual = backend.numpy(xp.clip(1, 0.0, backend.array(high)))
+    assert actual.dtype == FLOAT32
+    np.testing.assert_array_equal(actual, [-2.0, 0.5, 1.0])
+
+
+@pytest.mark.backends("jax")
+def test_compiled_code_keeps_what_corrects_a_logarithm(backend: Any) -> None:
+    import jax
+
+    x = np.concatenate([-np.logspace(-18, -0.1, 50), [0.0], np.logspace(-18, 2, 50)])
+    with backend.precision(FLOAT64):
+        tensor = backend.array(x)
+        for function, exact in ((xp.log1p, np.log1p), (xp.log_ndtr, special.log_ndtr)):
+            compiled = backend.numpy(jax.jit(function)(tensor))
+            np.testing.assert_allclose(compiled, exact(x), rtol=3e-15, atol=0)
+        slope = backend.numpy(jax.vmap(jax.grad(xp.log1p))(tensor))
+        bend = backend.numpy(jax.vmap(jax.grad(jax.grad(xp.log1p)))(tensor))
+    np.testing.assert_allclose(slope, 1 / (1 + x), rtol=1e-15)
+    np.testing.assert_allclose(bend, -1 / (1 + x) ** 2, rtol=1e-15)
