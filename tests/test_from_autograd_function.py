@@ -260,6 +260,12 @@ def test_too_few_gradients_name_the_class(backend: Any) -> None:
         pull(backend, function, [X, X], G)
 
 
+def test_a_gradient_that_no_sum_makes_fit_is_an_error(backend: Any) -> None:
+    function = from_autograd_function(find_class("ForgetsToSum"))
+    with pytest.raises(Exception, match=r"(?i)shape|size|type"):
+        pull(backend, function, [X, X[:5]], G)
+
+
 def test_a_saved_output_has_the_second_derivative_of_the_class() -> None:
     import torch
 

@@ -212,3 +212,90 @@ def test_compiled_code_keeps_what_corrects_a_logarithm(backend: Any) -> None:
         bend = backend.numpy(jax.vmap(jax.grad(jax.grad(xp.log1p)))(tensor))
     np.testing.assert_allclose(slope, 1 / (1 + x), rtol=1e-15)
     np.testing.assert_allclose(bend, -1 / (1 + x) ** 2, rtol=1e-15)
+
+
+def compiled(backend: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a whole, by XLA."""
+    if backend.name == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+@pytest.mark.backends("jax", "tensorflow")
+@pytest.mark.parametrize("exponent", [3, 5, -1, 0.5, "x"])
+def test_compiled_code_keeps_the_nan_of_a_power_whose_logarithm_is_taken(
+    backend: Any, exponent: Any
+) -> None:
+    def function(x: Any) -> Any:
+        return xp.log2(xp.pow(x, x if exponent == "x" else exponent))
+
+    x = np.array([-0.9, -2.5, 0.5, 3.0, np.nan], FLOAT32)
+    with np.errstate(invalid="ignore"):
+        expected = np.log2(np.power(x, x if exponent == "x" else exponent))
+    actual = backend.numpy(compiled(backend, function)(backend.array(x)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.backends("jax", "tensorflow")
+def test_compiled_squareplus_does_not_overflow_near_the_end_of_the_range(backend: Any) -> None:
+    x = np.array([3.2e38, 2.4e38, -2.4e38, np.inf, -np.inf, 0.0], FLOAT32)
+    for b in (0.0, 4.0):
+        actual = backend.numpy(
+            compiled(backend, lambda x, b=b: xp.squareplus(x, b))(backend.array(x))
+        )
+        expected = [3.2e38, 2.4e38, 0.0, np.inf, 0.0, b**0.5 / 2]
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-37)
+
+
+def test_sinc_of_an_infinity_is_nan_as_that_of_numpy(backend: Any) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 0.0], FLOAT32)
+    with np.errstate(invalid="ignore"):
+        actual = backend.numpy(xp.sinc(backend.array(x)))
+    np.testing.assert_array_equal(actual, [np.nan, np.nan, np.nan, 1.0])
+
+
+def tensor_input(name: str, shape: str | tuple[()] = INPUT.shape) -> Any:
+    return make_node(ops.INPUT, (), {"name": name}, Type("tensor", INPUT.dtype, shape))
+
+
+def test_interpreter_leaves_out_what_the_order_of_an_einsum_decides() -> None:
+    a, b = tensor_input("a"), tensor_input("b")
+    inputs = {
+        "a": np.array([[2.0, -1.0], [np.nan, 1.0], [2.0, 1.0]], FLOAT32),
+        "b": np.array([[np.inf], [np.inf], [3.0]], FLOAT32),
+    }
+    for subscripts, lost in (("ab,ac->ac", [True, False, False]), ("ab,ac->abc", [False] * 3)):
+        node = make_node(ops.EINSUM, (a, b), {"subscripts": subscripts}, INPUT)
+        (result,) = interpret(Graph("sums", (a, b), (node,)), inputs, FLOAT32)
+        np.testing.assert_array_equal(
+            np.any(result.lost, axis=tuple(range(1, result.lost.ndim))), lost
+        )
+
+
+def test_interpreter_leaves_out_a_product_of_a_doubtful_zero_and_no_logarithm() -> None:
+    a, b = tensor_input("a"), tensor_input("b")
+    node = make_node(ops.XLOGY, (make_node(ops.EXP2, (a,), {}, INPUT), b), {}, INPUT)
+    inputs = {
+        "a": np.array([-145.0, -145.0, -145.0, 0.0, -145.0], FLOAT32),
+        "b": np.array([-2.0, 0.0, 3.0, -2.0, np.nan], FLOAT32),
+    }
+    (result,) = interpret(Graph("jumps", (a, b), (node,)), inputs, FLOAT32)
+    np.testing.assert_array_equal(result.lost, [True, True, False, False, False])
+
+
+def test_interpreter_chooses_between_masks_by_a_doubtful_one() -> None:
+    x = tensor_input("x")
+    mask_type = Type("tensor", BOOL, INPUT.shape)
+    power = make_node(ops.EXP, (x,), {}, INPUT)
+    doubtful = make_node(ops.GT, (power, power), {}, mask_type)
+    positive = make_node(ops.GT, (x, make_node(ops.NEG, (x,), {}, INPUT)), {}, mask_type)
+    chosen = make_node(ops.WHERE, (doubtful, positive, positive), {}, mask_type)
+    (result,) = interpret(
+        Graph("masks", (x,), (chosen,)), {"x": np.array([3.0, -3.0], FLOAT32)}, FLOAT32
+    )
+    np.testing.assert_array_equal(result.value, [True, False])
+    np.testing.assert_array_equal(result.error, [0.0, 0.0])

@@ -70,9 +70,11 @@ def mish(x: Tensor) -> Tensor:
 
 @widened
 def squareplus(x: Tensor, *, b: float) -> Tensor:
-    # The square is not formed, and below zero the two terms would cancel.
-    root = jnp.hypot(x, b**0.5)
-    return jnp.where(x >= 0, 0.5 * x + 0.5 * root, 0.5 * b / (jnp.abs(x) + root))
+    # The square is not formed, and below zero the two terms would cancel. XLA sums 0.5 x and 0.5 root before it
+    # halves, beyond the range: so each is halved where it is made.
+    half = 0.5 * x
+    root = jnp.hypot(half, 0.5 * b**0.5)
+    return jnp.where(x >= 0, half + root, 0.25 * b / (jnp.abs(half) + root))
 
 
 @widened

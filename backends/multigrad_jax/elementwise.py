@@ -60,7 +60,11 @@ def frac(x: Tensor) -> Tensor:
 
 def power(a: Tensor, b: Tensor) -> Tensor:
     """A whole exponent as a float: jax multiplies for an int, and x ** -3 overflows on the way in float16."""
-    return jnp.power(a, float(b) if isinstance(b, int) else b)
+    result = jnp.power(a, float(b) if isinstance(b, int) else b)
+    if isinstance(b, int | float) and b == 2:
+        return result
+    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between them.
+    return jnp.where(jnp.isnan(result), result + result, result)
 
 
 @widened
@@ -142,7 +146,8 @@ def xlog1py(a: Tensor, b: Tensor) -> Tensor:
 
 @widened
 def sinc(x: Tensor) -> Tensor:
-    return jnp.sinc(x)
+    # jax 0.11 gives 0 at both infinities, earlier ones NaN as NumPy.
+    return jnp.where(jnp.isinf(x), math.nan, jnp.sinc(x))
 
 
 @widened

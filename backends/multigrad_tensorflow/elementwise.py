@@ -53,6 +53,14 @@ def not_equal(a: Tensor, b: Tensor) -> Tensor:
     return tf.not_equal(a, b)
 
 
+def power(a: Any, b: Any) -> Tensor:
+    result = tf.pow(a, b)
+    if isinstance(b, int | float) and b == 2:
+        return result
+    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between them.
+    return tf.where(tf.math.is_nan(result), result + result, result)
+
+
 def maximum(a: Any, b: Any) -> Tensor:
     return tf.maximum(a, b)
 
@@ -304,7 +312,7 @@ def right_shift(a: Any, b: Any) -> Tensor:
 OPS: dict[Op, Callable[..., Any]] = {
     ops.EQ: equal,
     ops.NE: not_equal,
-    ops.POW: tf.pow,
+    ops.POW: power,
     ops.MAXIMUM: maximum,
     ops.MINIMUM: minimum,
     ops.ABS: tf.abs,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import random
+from ..errors import GradientError
 from .activation_meaning import sigmoid
 from .meaning import is_16_bit, widened
 
@@ -131,6 +132,10 @@ def sum_to(x: Array, like: Array) -> Array:
     """Sum x over the axes along which `like` was broadcast."""
     shape = np.shape(like)
     lead = x.ndim - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[lead:], strict=True)):
+        raise GradientError(
+            f"a gradient of shape {x.shape} cannot be summed to its argument's shape {shape}"
+        )
     axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 != x.shape[lead + i]))
     return np.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 

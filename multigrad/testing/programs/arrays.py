@@ -215,11 +215,14 @@ def matmul(a: Bounded, b: Bounded) -> Bounded:
 
 def einsum(*arrays: Bounded, subscripts: str) -> Bounded:
     count = max(math.prod(x.shape) for x in arrays) ** 2
+    letters = subscripts.replace(".", "").replace(",", "").replace("->", "")
+    apart = len(arrays) > 2 or any(letters.count(letter) == 1 for letter in letters)
     return multilinear(
         lambda *xs: np.einsum(subscripts, *xs),
         *arrays,
         ulps=2 + min(count, 64),
-        in_parts=len(arrays) > 2,
+        in_parts=apart,
+        apart=apart,
     )
 
 

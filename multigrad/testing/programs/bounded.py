@@ -190,9 +190,10 @@ def choose(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     test = np.asarray(condition.value, bool)
     value = np.where(test, a.value, b.value)
     error = np.where(test, a.error, b.error)
-    both = difference(a.value, b.value) + np.maximum(a.error, b.error)
     if a.dtype == BOOL:
         both = np.where((a.value == b.value) & (a.error + b.error == 0), 0.0, 1.0)
+    else:
+        both = difference(a.value, b.value) + np.maximum(a.error, b.error)
     signed = np.where(test, a.signed, b.signed) & (condition.error == 0)
     return Bounded(value, np.where(condition.error > 0, both, error), a.dtype, signed)
 
@@ -238,12 +239,13 @@ def monotone(
 
 
 def multilinear(
-    function: Function, *operands: Bounded, ulps: float, in_parts: bool = False
+    function: Function, *operands: Bounded, ulps: float, in_parts: bool = False, apart: bool = False
 ) -> Bounded:
     """A sum of products. What is infinite is left out where an infinity may have met a zero.
 
     Args:
         in_parts: more than two factors, so that what overflows or underflows on the way depends on the order.
+        apart: a factor may be summed before it is multiplied: inf * (2 - 1) is no NaN.
     """
     dtype = operands[0].dtype
     value = function(*(x.value for x in operands))
@@ -259,10 +261,9 @@ def multilinear(
         smallest = function(*(np.minimum(np.where(a > 0, a, 1), 1) for a in finite))
         lost = lost | ~(largest < top) | (smallest < tiny) & ~np.isfinite(value)
         error = error + np.where(smallest < tiny, tiny * largest, 0.0)
-    meets_zero = any(np.any(np.isinf(x.value)) for x in operands) and any(
-        np.any((np.abs(x.value) <= x.error) & (x.error > 0)) for x in operands
-    )
-    lost = lost | ~np.isfinite(value) & meets_zero
+    infinite = any(np.any(np.isinf(x.value)) for x in operands)
+    near_zero = any(np.any((np.abs(x.value) <= x.error) & (x.error > 0)) for x in operands)
+    lost = lost | ~np.isfinite(value) & (infinite and (near_zero or apart))
     # A NaN stays one, whatever else is not known.
     nan = function(*(np.where(np.isnan(x.value) & (x.error == 0), np.nan, 1.0) for x in operands))
     lost = lost & ~np.isnan(nan)

@@ -164,6 +164,16 @@ def cut_quotient(a: Array, b: Array) -> Array:
     return np.trunc(a / b)
 
 
+def at_zero_of(logarithm: Function) -> Function:
+    """Whether a is zero, where the product with a logarithm that is not finite jumps to 0."""
+
+    def side(a: Array, b: Array) -> Array:
+        log = logarithm(b)
+        return np.where(np.isfinite(log) | np.isnan(b), 0.0, np.sign(a))
+
+    return side
+
+
 def sign_of_second(a: Array, b: Array) -> Array:
     return np.sign(b)
 
@@ -199,7 +209,7 @@ KERNELS: dict[str, Kernel] = {
     "exp": Kernel(np.exp), "expm1": Kernel(np.expm1), "log": Kernel(np.log), "log1p": Kernel(np.log1p),
     "exp2": Kernel(np.exp2), "log2": Kernel(np.log2), "log10": Kernel(np.log10),
     "logaddexp": Kernel(np.logaddexp, scale=plus(1)),
-    "xlogy": Kernel(xlogy), "xlog1py": Kernel(xlog1py),
+    "xlogy": Kernel(xlogy, breaks=at_zero_of(np.log)), "xlog1py": Kernel(xlog1py, breaks=at_zero_of(np.log1p)),
     "sin": Kernel(np.sin, unknown=beyond(FAR)), "cos": Kernel(np.cos, unknown=beyond(FAR)),
     "tan": Kernel(np.tan, breaks=ends_of_tan, unknown=beyond(FAR)),
     "sinc": Kernel(sinc, scale=sigmoid_tail, unknown=beyond(FAR / 4)),
