@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .ir import ops
+from .ir.calls import drop_calls
 from .ir.graph import Graph
-from .ir.passes import rename_inputs
+from .ir.passes import rename_inputs, simplify
 from .ir.residuals import Cut, Roles, cut_residuals, keep_inputs
 from .ir.types import is_float
 
@@ -28,6 +29,8 @@ class GraphPair:
         inputs: the names of the tensors that forward takes; a rule's is "tin".
         cotangents: the names of the outputs' cotangents, one for each output.
         wrt: the inputs whose gradients backward returns, in its order; the others get none.
+        twice: whether the backward may be differentiated: not where it has used a function with a gradient of its own, of
+            which the ops alone are left.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair again.
         undifferentiable: the positions of float outputs that carry no gradient.
     """
@@ -41,6 +44,7 @@ class GraphPair:
     wrt: tuple[str, ...] = ("tin",)
     keeps_output: bool = False
     undifferentiable: tuple[int, ...] = ()
+    twice: bool = True
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -85,13 +89,20 @@ class GraphPair:
             return False  # where none is even read, the answer is of no use
         from .errors import UnsupportedOp
         from .ir.derivatives import pullbacks
-        from .ir.passes import simplify
 
         try:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
         except UnsupportedOp:
             return False
         return derivative.outputs == self.backward.outputs
+
+    def without_calls(self) -> GraphPair:
+        """Return the pair in ops alone, where its graphs call functions that have a gradient of their own."""
+        forward, backward = drop_calls(self.forward), drop_calls(self.backward)
+        if forward is self.forward and backward is self.backward:
+            return self
+        twice = self.twice and backward is self.backward
+        return replace(self, forward=simplify(forward), backward=simplify(backward), twice=twice)
 
     def cut(self, floats: bool = False, *, keep_input: bool = False) -> Cut:
         """Return the backward split at what forward keeps for it.

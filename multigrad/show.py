@@ -10,7 +10,8 @@ from typing import Any
 from .activation import Activation
 from .errors import MultigradError
 from .forwards import Forward, find_forward
-from .functions.function import Function, find_variant
+from .functions.examples import find_variant
+from .functions.function import Function
 from .ir import ops
 from .ir.graph import Graph, Node, format_graph
 from .ir.record import NeedFact

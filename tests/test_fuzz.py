@@ -20,7 +20,8 @@ from multigrad.ir.graph import Graph, make_node
 from multigrad.ir.op import Op, elementwise, float_elementwise
 from multigrad.ir.types import BOOL, INPUT, Type
 from multigrad.lowering.backend import load_backend
-from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64
+from multigrad.testing.differences import regroups
+from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo
 from multigrad.testing.programs import elementwise as kernels
 from multigrad.testing.programs.attributes import LEFT_OUT, TAKING_PART, takes_part
 from multigrad.testing.programs.generator import Program, programs
@@ -251,6 +252,17 @@ def test_compiled_squareplus_does_not_overflow_near_the_end_of_the_range(backend
         np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-37)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinity_becomes_the_largest_number_of_its_dtype(backend: Any, dtype: Any) -> None:
+    with backend.precision(dtype):
+        x = backend.array(np.array([np.inf, -np.inf, np.nan, 1.0], dtype))
+        actual = backend.numpy(xp.nan_to_num(x))
+        upper = backend.numpy(xp.nan_to_num(x, neginf=-2.0))
+    largest = float(finfo(dtype).max)
+    np.testing.assert_array_equal(actual.astype(np.float64), [largest, -largest, 0.0, 1.0])
+    np.testing.assert_array_equal(upper.astype(np.float64), [largest, -2.0, 0.0, 1.0])
+
+
 def test_sinc_of_an_infinity_is_nan_as_that_of_numpy(backend: Any) -> None:
     x = np.array([np.inf, -np.inf, np.nan, 0.0], FLOAT32)
     with np.errstate(invalid="ignore"):
@@ -299,3 +311,55 @@ def test_interpreter_chooses_between_masks_by_a_doubtful_one() -> None:
     )
     np.testing.assert_array_equal(result.value, [True, False])
     np.testing.assert_array_equal(result.error, [0.0, 0.0])
+
+
+def test_interpreter_does_not_know_the_sign_of_a_zero_that_was_put_into_zeros() -> None:
+    x = tensor_input("x")
+    put = make_node(ops.SETITEM, (x, x), {"index": ((None, None, None),)}, INPUT)
+    outputs = tuple(make_node(op, (put,), {}, INPUT) for op in (ops.RSQRT, ops.DIGAMMA))
+    inputs = {"x": np.array([-0.0, 0.0, 2.0], FLOAT32)}
+    for result in interpret(Graph("zeros", (x,), outputs), inputs, FLOAT32):
+        np.testing.assert_array_equal(result.lost, [True, False, False])
+
+
+def test_interpreter_takes_digamma_by_the_sign_of_zero() -> None:
+    x = tensor_input("x")
+    shrunk = make_node(ops.SOFT_SHRINK, (x,), {"lambd": 2.0}, INPUT)
+    outputs = tuple(make_node(ops.DIGAMMA, (node,), {}, INPUT) for node in (x, shrunk))
+    inputs = {"x": np.array([-0.0, 0.0], FLOAT32)}
+    known_sign, unknown_sign = interpret(Graph("poles", (x,), outputs), inputs, FLOAT32)
+    np.testing.assert_array_equal(known_sign.value, [np.inf, -np.inf])
+    np.testing.assert_array_equal(known_sign.lost, [False, False])
+    np.testing.assert_array_equal(unknown_sign.lost, [True, True])
+
+
+def test_interpreter_does_not_know_what_a_compiler_makes_of_an_overflow_on_the_way() -> None:
+    x, y, z = (tensor_input(name) for name in "xyz")
+    power = make_node(ops.EXP, (x,), {}, INPUT)
+    quotient = make_node(ops.DIV, (y, z), {}, INPUT)
+    outputs = (
+        power,
+        make_node(ops.LOG, (power,), {}, INPUT),
+        make_node(ops.DIV, (x, quotient), {}, INPUT),
+        make_node(ops.DIV, (quotient, x), {}, INPUT),
+    )
+    graph = Graph("regrouped", (x, y, z), outputs)
+    inputs = {
+        "x": np.array([3.0, 100.0, 1e30, np.inf], FLOAT32),
+        "y": np.array([1.0, 1.0, 1e20, 1.0], FLOAT32),
+        "z": np.array([2.0, 2.0, 1e20, 2.0], FLOAT32),
+    }
+    for whole, lost in (
+        (False, [[0, 0, 0, 0]] * 4),
+        (True, [[0, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 1, 1]]),
+    ):
+        results = interpret(graph, inputs, FLOAT32, regroups=whole)
+        np.testing.assert_array_equal([result.lost for result in results], lost)
+
+
+@pytest.mark.backends("jax")
+def test_compiler_that_is_declared_to_regroup_does(backend: Any) -> None:
+    x = backend.array(np.array([100.0, 3.0], FLOAT32))
+    actual = backend.numpy(compiled(backend, lambda x: xp.log(xp.exp(x)))(x))
+    assert np.isfinite(actual[0]) == regroups(backend.name)
+    assert backend.numpy(xp.log(xp.exp(x)))[0] == np.inf

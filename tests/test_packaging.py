@@ -43,6 +43,10 @@ def test_import_loads_no_framework_and_nothing_it_does_not_need_yet(tmp_path: Pa
     assert not brought & {*FRAMEWORKS, *NEEDED_LATER}
 
 
+def test_assertions_for_other_suites_load_no_pytest(tmp_path: Path) -> None:
+    assert not loaded_after("import multigrad.testing", tmp_path) & {"pytest", "hypothesis"}
+
+
 def test_a_rule_on_numpy_arrays_loads_no_framework(tmp_path: Path) -> None:
     code = """
 import numpy as np

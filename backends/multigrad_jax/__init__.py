@@ -55,6 +55,7 @@ backend = Backend(
     refresh=compile.refresh,
     jit=compile.jit,
     precision=bridge.precision,
+    forbid_derivative=vjp.forbid_derivative,
     vjp=vjp.vjp,
     differences=differences.DIFFERENCES,
 )

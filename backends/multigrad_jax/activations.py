@@ -74,7 +74,8 @@ def squareplus(x: Tensor, *, b: float) -> Tensor:
     # halves, beyond the range: so each is halved where it is made.
     half = 0.5 * x
     root = jnp.hypot(half, 0.5 * b**0.5)
-    return jnp.where(x >= 0, half + root, 0.25 * b / (jnp.abs(half) + root))
+    # Below zero half of the smallest normal number would be taken for zero, and 0 / 0 for b = 0.
+    return jnp.where(x >= 0, half + root, 0.5 * b / (jnp.abs(x) + 2.0 * root))
 
 
 @widened

@@ -13,7 +13,7 @@ from multigrad.ir import ops
 from multigrad.ir.ops import Op
 
 from . import ordering, random, shapes
-from .elementwise import accumulated
+from .elementwise import accumulated, log1p
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -140,7 +140,7 @@ def rademacher_like(key: Any, x: Tensor) -> Tensor:
 
 
 def exponential_like(key: Any, x: Tensor) -> Tensor:
-    return -jnp.log1p(-uniform_wide(key, x)).astype(x.dtype)
+    return -log1p(-uniform_wide(key, x)).astype(x.dtype)
 
 
 def gumbel_like(key: Any, x: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from multigrad.errors import GradientError
+
 Tensor = Any
 
 
@@ -39,6 +41,20 @@ def vjp(
         return [None if g.dtype == jax.dtypes.float0 else g for g in pull(given)]
 
     return outputs, pullback
+
+
+def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
+    """Return the identity, which raises where a derivative of it is taken."""
+
+    @jax.custom_jvp
+    def once(x: Tensor) -> Tensor:
+        return x
+
+    @once.defjvp
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise GradientError(message)
+
+    return once
 
 
 def _cotangent(given: Any, output: Tensor) -> Any:

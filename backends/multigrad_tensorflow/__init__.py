@@ -52,6 +52,7 @@ backend = Backend(
     mirror=compile.mirror,
     guard=compile.guard,
     jit=compile.jit,
+    forbid_derivative=vjp.forbid_derivative,
     vjp=vjp.vjp,
     import_function=importer.import_function,
     repeat_draw=regions.repeat_draw,

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from multigrad.errors import GradientError
+
 Tensor: TypeAlias = Any
 
 
@@ -39,3 +41,16 @@ def vjp(
         return gradients
 
     return outputs, pullback
+
+
+def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
+    """Return the identity, which raises where a derivative of it is taken."""
+
+    @tf.custom_gradient
+    def once(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        def refuse(upstream: Tensor) -> Tensor:
+            raise GradientError(message)
+
+        return tf.identity(x), refuse
+
+    return once

@@ -51,6 +51,7 @@ backend = Backend(
     mirror=compile.mirror,
     refresh=compile.refresh,
     jit=compile.jit,
+    forbid_derivative=vjp.forbid_derivative,
     vjp=vjp.vjp,
     import_function=importer.import_function,
     scalar_left=ops.SCALAR_LEFT,

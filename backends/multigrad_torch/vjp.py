@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.errors import GradientError
+
 Tensor: TypeAlias = torch.Tensor
 
 
@@ -44,6 +46,28 @@ def vjp(
     if nested:
         return outputs, pullback
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
+
+
+def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
+    """Return the identity, which raises where a derivative of it is taken."""
+
+    class Once(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+            raise GradientError(message)
+
+    torch._dynamo.allow_in_graph(Once)
+    return Once.apply
 
 
 def _track(x: Tensor, nested: bool) -> Tensor:

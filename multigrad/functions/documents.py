@@ -35,7 +35,8 @@ from ..pair import OWN_NAMES, GraphPair
 from ..rule_documents import MOST_DOC, clean, decode_arrays
 from ..saved import name_draws
 from .arguments import Layout, Leaf, lay_out, positional_names
-from .function import Function, find_variant
+from .examples import find_variant
+from .function import Function
 from .record import NotCaptured, Variant, name_cotangents, type_of
 from .saved import SavedRecipe, SavedVariant
 
@@ -43,7 +44,7 @@ Data = Any
 MOST_FORMS = 256
 FIELDS = ("name", "doc", "parameters", "arrays", "forms")
 FORM_FIELDS = (
-    "arguments", "nesting", "facts", "outputs", "fixed", "first_order", "keeps_output",
+    "arguments", "nesting", "facts", "outputs", "fixed", "first_order", "keeps_output", "twice",
     "undifferentiable", "wrt", "forward", "backward",
 )  # fmt: skip
 LEAF_FIELDS = {
@@ -109,6 +110,7 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
         "fixed": [[i, encode_value(value)] for i, value in variant.fixed.items()],
         "first_order": pair.first_order,
         "keeps_output": pair.keeps_output,
+        "twice": pair.twice,
         "undifferentiable": list(pair.undifferentiable),
         "wrt": list(pair.wrt),
         "forward": encode_graph(pair.forward, arrays),
@@ -212,6 +214,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         name, forward, backward, read_bool(data["first_order"], f"{where}.first_order"),
         tuple(leaf.name for leaf in layout.tensors), cotangents, wrt,
         read_bool(data["keeps_output"], f"{where}.keeps_output"), without,
+        read_bool(data["twice"], f"{where}.twice"),
     )  # fmt: skip
     variant = Variant(pair, layout, outputs, fixed, facts)
     (run, drawn), (pull, others) = name_draws(forward), name_draws(backward)

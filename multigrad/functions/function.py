@@ -14,24 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import optree
 
 from ..capture.dialect import load_dialects
 from ..context import Counter, normalize_key
-from ..errors import MultigradError, TraceError
+from ..errors import TraceError
 from ..ir.calls import Called, mark
 from ..ir.record import NeedFact, Value, lift
 from ..ir.replay import replay
-from ..lowering.backend import Backend, in_use, load_backend
-from ..lowering.input_checks import find_device, find_lacking, refuse_lacking
-from ..lowering.lower import Lowered, lower_pair
+from ..lowering.backend import Backend, in_use
+from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.lower import lower_pair
 from .arguments import PLAIN, Layout, flatten, one_backend, owner_of, read_layout, unwrap
+from .binding import Entry, assemble, bind_leaves
 from .facts import gather_facts, watch
 from .native import run_as_it_is
 from .record import NotCaptured, Recipe, Variant, capture_function
 
 Tensor = Any
-Entry = Callable[[Sequence[Any]], Any]
 MOST_ENTRIES = 1024
 MOST_VARIANTS = 256
 # (which arguments, what to call then): for arguments that stand for tensors to come (a Keras model under construction).
@@ -362,120 +361,3 @@ def _value_key(leaf: Any) -> Any:
     except TypeError:
         return id(leaf)
     return leaf
-
-
-def bind_leaves(function: Function, variant: Variant, backend: Backend, lowered: Lowered) -> Entry:
-    """Return how the leaves of a call are handed to the framework's own function."""
-    layout, call = variant.layout, lowered.call
-    tensors, numbers = layout.indices("tensor"), layout.indices("number")
-    order = (*tensors, *numbers)
-    simple = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
-    is_random = variant.pair.is_random
-    bare = variant.outputs.is_leaf() and not variant.fixed
-
-    def run(leaves: Sequence[Any]) -> Any:
-        return call(*leaves)
-
-    def run_chosen(leaves: Sequence[Any]) -> Any:
-        return call(*[leaves[i] for i in order])
-
-    def run_random(leaves: Sequence[Any]) -> Any:
-        return call(*[leaves[i] for i in order], function.draw(backend))
-
-    inner = run_random if is_random else run if simple else run_chosen
-    if not bare:
-        flat = inner
-        single = len(variant.pair.cotangents) == 1
-
-        def inner(leaves: Sequence[Any]) -> Any:
-            outputs = flat(leaves)
-            return assemble(variant, (outputs,) if single else outputs)
-
-    if len(tensors) < 2:
-        return inner
-
-    def entry(leaves: Sequence[Any]) -> Any:
-        try:
-            return inner(leaves)
-        except Exception as error:
-            explain(function.name, layout, leaves, error)
-            raise
-
-    return entry
-
-
-def explain(name: str, layout: Layout, leaves: Sequence[Any], error: Exception) -> None:
-    """Say it where a call failed because its tensors lie on two devices.
-
-    Raises:
-        MultigradError: they do.
-    """
-    if isinstance(error, MultigradError):
-        return
-    places = [(layout.leaves[i].path, find_device(leaves[i])) for i in layout.indices("tensor")]
-    for path, device in places[1:]:
-        first_path, first = places[0]
-        if device is not None and first is not None and device != first:
-            raise MultigradError(
-                f"function {name!r} got {first_path!r} on {first} and {path!r} on {device}; move one of "
-                f"them: .to({str(first)!r})"
-            ) from error
-
-
-def assemble(variant: Variant, values: Sequence[Any]) -> Any:
-    """Return outputs in their own nesting."""
-    rest = iter(values)
-    count = variant.outputs.num_leaves
-    flat = [variant.fixed[i] if i in variant.fixed else next(rest) for i in range(count)]
-    return optree.tree_unflatten(variant.outputs, flat)
-
-
-def find_variant(function: Function) -> Variant:
-    """Return the latest captured form of a Function.
-
-    Raises:
-        TraceError: it has not been called, and what its arguments are cannot be told from its signature.
-    """
-    if function.variants:
-        return next(reversed(function.variants.values()))
-    parameters = function.parameters
-    args: list[Any] = []
-    for parameter in () if parameters is None else parameters.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            args = []
-            break
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            continue
-        args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
-    if args:
-        try:
-            return capture_example(function, *args)
-        except (NotCaptured, MultigradError):
-            pass
-    raise TraceError(
-        f"function {function.name!r} is captured when it is called, as only then it is known which of its "
-        f"arguments are tensors. Call it once, with NumPy arrays for instance"
-    )
-
-
-def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
-    """Return the captured form of a Function for arguments like these.
-
-    Raises:
-        NotCaptured: it cannot be captured.
-    """
-    leaves, tree = flatten(args, kwargs)
-    leaves = [unwrap(leaf) for leaf in leaves]
-    layout = read_layout(function.name, function.parameters, leaves, tree)
-    while True:
-        try:
-            return function.variant(
-                layout, gather_facts(function.name, function.facts, layout, leaves)
-            )
-        except NeedFact:
-            continue
-
-
-def reference() -> Backend:
-    """Return the NumPy backend."""
-    return load_backend("numpy")

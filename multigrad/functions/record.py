@@ -17,7 +17,6 @@ from ..capture.dialect import load_dialects
 from ..capture.tracer import V
 from ..errors import GradientError, MultigradError, TraceError
 from ..ir import neutral
-from ..ir.calls import drop_calls
 from ..ir.graph import Graph, Location, Node
 from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant, known_shape, needed_shapes
@@ -42,6 +41,7 @@ class Recorded:
         first_order: see `GraphPair`.
         keeps_output: see `GraphPair`.
         undifferentiable: outputs that carry no gradient.
+        twice: see `GraphPair`.
     """
 
     outputs: Any
@@ -49,6 +49,7 @@ class Recorded:
     first_order: Callable[[], bool] | bool = False
     keeps_output: bool = False
     undifferentiable: tuple[Any, ...] = ()
+    twice: bool = True
 
 
 class Recipe(Protocol):
@@ -207,15 +208,16 @@ class _Recording:
         first_order = recorded.first_order
         pair = GraphPair(
             trace.name,
-            simplify(drop_calls(forward)),
-            simplify(drop_calls(backward)),
+            simplify(forward),
+            simplify(backward),
             bool(first_order() if callable(first_order) else first_order),
             tensors,
             cotangents,
             wrt,
             recorded.keeps_output,
             undifferentiable,
-        )
+            recorded.twice,
+        ).without_calls()
         return Variant(pair, layout, outputs, fixed, dict(self.facts))
 
     def symbol(self, leaf: Leaf) -> Any:

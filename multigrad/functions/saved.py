@@ -113,7 +113,7 @@ class SavedRecipe:
 
         marked = tuple(outputs[i] for i in pair.undifferentiable)
         nested = _assemble(chosen.variant, outputs)
-        return Recorded(nested, pull, pair.first_order, pair.keeps_output, marked)
+        return Recorded(nested, pull, pair.first_order, pair.keeps_output, marked, pair.twice)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Refuse: there is nothing to run but graphs."""
@@ -145,7 +145,7 @@ class SavedRecipe:
 
 
 def _assemble(variant: Variant, values: Sequence[Any]) -> Any:
-    from .function import assemble
+    from .binding import assemble
 
     return assemble(variant, values)
 

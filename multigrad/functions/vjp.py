@@ -18,7 +18,9 @@ from ..lowering.entries import gather_facts as family_facts
 from ..lowering.lower import lower_derivative, lower_family, lower_pair
 from ..rule import name_of
 from .arguments import Layout, flatten, owner_of, read_layout, unwrap
-from .function import Function, assemble, gather_facts
+from .binding import assemble
+from .facts import gather_facts
+from .function import Function
 from .gradients import match_gradients
 from .native import check_native, run_recipe
 from .plain import PairRecipe

@@ -140,11 +140,16 @@ def polygamma(x: Array, *, n: int) -> Array:
     return ((-1) ** (n + 1) * np.where(x > 0, values, beyond)).astype(x.dtype)
 
 
-@widened
 def nan_to_num(
     x: Array, *, nan: float, posinf: float | None, neginf: float | None
 ) -> Array:  # fmt: skip
-    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+    x = np.asarray(x)
+    # In 16 bits NumPy's own has no bfloat16, and the largest float32 would be an infinity again.
+    largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
+    above = largest if posinf is None else posinf
+    below = -largest if neginf is None else neginf
+    finite = np.where(x == np.inf, above, np.where(x == -np.inf, below, x))
+    return np.where(np.isnan(x), nan, finite).astype(x.dtype)
 
 
 def clip(x: Array, min: Array, max: Array) -> Array:

@@ -67,6 +67,8 @@ class Backend:
         from_numpy: a NumPy array as a tensor of the same dtype, on the framework's default device.
         jit: `xg.jit` for this framework.
         precision: optional; the mode that keeps a dtype, by its name (jax needs one for 64 bits).
+        forbid_derivative: optional; (message) -> the identity on tensors, which raises GradientError where a derivative of
+            it is taken.
         vjp: optional; (run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors; without
             it `xg.vjp` captures.
         import_function: optional; the recipe of the framework's own custom gradient.
@@ -108,6 +110,7 @@ class Backend:
     refresh: Callable[[int], None] | None = None
     jit: Callable[..., Any] | None = None
     precision: Callable[[str], AbstractContextManager[Any]] | None = None
+    forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
     vjp: Callable[..., Any] | None = None
     import_function: Callable[[Any], Any] | None = None
     repeat_draw: Callable[[Callable[[], Any]], Any] | None = None

@@ -55,6 +55,7 @@ class Lowering:
         shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a gradient with.
         gradient_checks: for each of `wrt` the name of a function to apply to (gradient, shape), or "".
         single: whether a call returns the only output itself; else a tuple.
+        once: the name of a function to apply to each gradient, which refuses a derivative of it, or "".
     """
 
     name: str
@@ -76,6 +77,7 @@ class Lowering:
     shapes: tuple[str, ...] = ()
     gradient_checks: tuple[str, ...] = ("",)
     single: bool = True
+    once: str = ""
 
     @property
     def is_linear(self) -> bool:
@@ -155,23 +157,22 @@ class Lowering:
 
     def checked(self, backward: Body) -> str:
         """Return the only result of a backward, with the check of its shape where one is due."""
-        return (
-            f"{self.check}({backward.result}, grad_out)"
-            if self.check
-            else self.gradients(backward)[0]
-        )
+        return self.gradients(backward)[0]
 
     def gradients(self, backward: Body) -> tuple[str, ...]:
         """Return an expression for each input: its gradient, checked where that is due, or "None"."""
         if self.check:
-            return (self.checked(backward),)
+            return (self._once(f"{self.check}({backward.result}, grad_out)"),)
         by_name = {
-            name: f"{check}({result}, shape_of_{name})" if check else result
+            name: self._once(f"{check}({result}, shape_of_{name})" if check else result)
             for name, check, result in zip(
                 self.wrt, self.gradient_checks, backward.results, strict=True
             )
         }
         return tuple(by_name.get(name, "None") for name in self.inputs)
+
+    def _once(self, gradient: str) -> str:
+        return f"{self.once}({gradient})" if self.once else gradient
 
 
 def _literal(value: Any) -> str:

@@ -17,6 +17,7 @@ KINDS = {
     "rule": "the gradient that a rule gives",
     "own gradient": "the gradient that the framework itself takes, where no rule is in force",
     "subnormals": "numbers below the smallest normal one",
+    "compiled": "the result of ops that meet in compiled code",
 }
 
 

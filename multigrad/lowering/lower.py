@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..forwards import Forward, find_forward
 from ..ir import ops
+from ..ir.calls import drop_calls
 from ..ir.graph import Graph
 from ..ir.record import NeedFact
 from ..ir.residuals import Cut
@@ -78,7 +79,7 @@ def lower_pair(
     which the backend lacks an op; a layer's entry has looked already.
     """
     given = pair.params
-    pair = pair.with_safe_names((*RESERVED, *backend.namespace))
+    pair = pair.without_calls().with_safe_names((*RESERVED, *backend.namespace))
     if defaults:
         named = dict(zip(given, pair.params, strict=True))
         defaults = {named.get(name, name): value for name, value in defaults.items()}
@@ -108,6 +109,9 @@ def lower_pair(
     if not backend.differentiates_residuals and any(is_float(cut.type(r)) for r in cut.computed):
         refusal = derivative_refusal(pair.backward.name, pair.inputs == ("tin",))
         refuse = emission.bind("refuse_derivative", refusal)
+    once = ""
+    if not pair.twice and backend.forbid_derivative is not None:
+        once = emission.bind("once", backend.forbid_derivative(second_refusal(pair.backward.name)))
     params = (*pair.params, *(("key",) if pair.is_random else ()))
     checked = zip(pair.wrt, gradient_checks, strict=True)
     lowering = Lowering(
@@ -115,6 +119,7 @@ def lower_pair(
         _defaults(params, defaults), check, refuse, tangent, pair, pair.inputs, pair.cotangents, pair.wrt,
         tuple(i for i, seed in enumerate(pair.seeds) if seed is None),
         tuple(name for name, each in checked if each), gradient_checks, len(pair.cotangents) == 1,
+        once,
     )  # fmt: skip
     if lowering.draws:
         emission.namespace["draw_key"] = backend.draw_key
@@ -213,6 +218,14 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     return check_gradient
 
 
+def second_refusal(name: str) -> str:
+    """Return what to say where a backward that used another function's gradient is differentiated."""
+    return (
+        f"the backward of {name!r} uses a function with a gradient of its own, so it cannot be differentiated "
+        f"again; give it native=True, and the framework differentiates it"
+    )
+
+
 def derivative_refusal(name: str, is_rule: bool) -> Callable[[], None]:
     """Return what refuses to differentiate a backward whose author promised that nobody would."""
     promise, advice = "is registered with first_order=True", "register it without"
@@ -259,6 +272,7 @@ def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tens
 def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     """Return a rule's graph as a plain function of one backend, and its source."""
     emission = Emission(backend, graph.name)
+    graph = drop_calls(graph)
     name = identifier(graph.name)
     emission.taken.add(name)  # a rule may be called as an op that it uses
     body = emit_body(graph, emission)
@@ -311,7 +325,8 @@ def source(rule: Any, backend: str, *, forward: str = "Linear") -> str:
 
 
 def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Lowered:
-    from ..functions.function import Function, find_variant
+    from ..functions.examples import find_variant
+    from ..functions.function import Function
     from ..registry import resolve
 
     backend = load_backend(backend_name)

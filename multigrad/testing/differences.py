@@ -31,6 +31,11 @@ def flushes(backend: str, dtype: Any) -> bool:
     return any(np.dtype(dtype).name in row.dtypes for row in rows)
 
 
+def regroups(backend: str) -> bool:
+    """Whether compiled code may not overflow where its ops, one by one, do."""
+    return bool(kept(backend, "compiled", "*"))
+
+
 def unsettled(backend: str, what: str, x: Any, params: dict[str, Any] | None = None) -> Any:
     """The mask of the elements of which the backend promises nothing, for an activation, its op, or a rule."""
     mask = np.zeros(x.shape, bool)

@@ -13,7 +13,7 @@ import optree
 from ..activation import Activation
 from ..context import use
 from ..errors import TraceError
-from ..functions.function import capture_example
+from ..functions.examples import capture_example
 from ..functions.record import NotCaptured
 from ..functions.vjp import vjp
 from ..ir.record import NeedFact

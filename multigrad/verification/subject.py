@@ -14,7 +14,8 @@ from ..activation import Activation
 from ..errors import RuleTypeError
 from ..forwards import Forward
 from ..functions.arguments import owner_of, unwrap
-from ..functions.function import Function, find_variant
+from ..functions.examples import find_variant
+from ..functions.function import Function
 from ..functions.record import NotCaptured
 from ..lowering.backend import Backend, backend_among, load_backend
 from ..registry import resolve

@@ -222,7 +222,7 @@ KERNELS: dict[str, Kernel] = {
     "ndtr": Kernel(special.ndtr, scale=tail), "ndtri": Kernel(special.ndtri),
     "log_ndtr": Kernel(special.log_ndtr, scale=tail),
     "lgamma": Kernel(lgamma, scale=lgamma_scale, breaks=pole),
-    "digamma": Kernel(digamma, scale=plus(2.5), breaks=pole),
+    "digamma": Kernel(digamma, scale=plus(2.5), breaks=pole, zero_sign=True),
     "polygamma": Kernel(polygamma, breaks=sign_of, zero_sign=True, unknown=beyond(1e10)),
     # activations
     "sigmoid": Kernel(special.expit, scale=sigmoid_tail), "log_sigmoid": Kernel(log_sigmoid),

@@ -20,6 +20,7 @@ from .. import oracles
 from . import arrays, elementwise, ordering, selection, shapes
 from .bounded import BOOL, INT32, Bounded, as_dtype, known, meet, narrowed, number, widened
 from .bounded import elementwise as apply_elementwise
+from .regrouping import regrouped, taken_back
 
 DTYPES = {"bool": BOOL, "int32": INT32, **{dtype.name: dtype for dtype in oracles.DTYPES}}
 STRUCTURAL = {"dim", "size", "array"}
@@ -32,13 +33,26 @@ OWN = {
 
 
 def interpret(
-    graph: Graph, inputs: Mapping[str, Any], dtype: Any, backend: str = ""
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    dtype: Any,
+    backend: str = "",
+    regroups: bool = False,
 ) -> list[Bounded]:
-    """Return what the outputs are for these inputs (arrays, numbers, keys), on all backends or on one."""
+    """Return what the outputs are for these inputs (arrays, numbers, keys), on all backends or on one.
+
+    Args:
+        regroups: it runs the whole graph by a compiler that regroups ops.
+    """
     values: dict[Node, Any] = {}
+    given: dict[Node, Any] = {}  # the values as later nodes see them
     with np.errstate(all="ignore"):
         for node in graph.nodes():
-            values[node] = evaluate(node, values, inputs, np.dtype(dtype), backend)
+            given[node] = values[node] = evaluate(node, given, inputs, np.dtype(dtype), backend)
+            if regroups and node.operands:
+                values[node] = regrouped(node, given, values[node])
+                operands = tuple(given[operand] for operand in node.operands)
+                given[node] = taken_back(node, operands, values[node])
     return [values[node] for node in graph.outputs]
 
 

@@ -69,7 +69,10 @@ def setitem(x: Bounded, like: Bounded, index: Index) -> Bounded:
         full[index_of(index)] = a
         return full
 
-    return x.map(move)
+    # Where the elements are added to zeros, -0 becomes 0.
+    negative = np.signbit(x.value) & (x.value == 0)
+    signed = np.asarray(x.signed) & ~negative
+    return Bounded(x.value, x.error, x.dtype, signed, x.weak).map(move)
 
 
 def stretch(x: Bounded, start: int, length: int, axis: int) -> tuple[slice, ...]:

@@ -1,0 +1,60 @@
+"""The captured form of a Function: of its latest call, of its signature, or of example arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import MultigradError, TraceError
+from ..ir.record import NeedFact
+from .arguments import flatten, read_layout, unwrap
+from .facts import gather_facts
+from .function import Function
+from .record import NotCaptured, Variant
+
+
+def find_variant(function: Function) -> Variant:
+    """Return the latest captured form of a Function.
+
+    Raises:
+        TraceError: it has not been called, and what its arguments are cannot be told from its signature.
+    """
+    if function.variants:
+        return next(reversed(function.variants.values()))
+    parameters = function.parameters
+    args: list[Any] = []
+    for parameter in () if parameters is None else parameters.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            args = []
+            break
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            continue
+        args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
+    if args:
+        try:
+            return capture_example(function, *args)
+        except (NotCaptured, MultigradError):
+            pass
+    raise TraceError(
+        f"function {function.name!r} is captured when it is called, as only then it is known which of its "
+        f"arguments are tensors. Call it once, with NumPy arrays for instance"
+    )
+
+
+def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
+    """Return the captured form of a Function for arguments like these.
+
+    Raises:
+        NotCaptured: it cannot be captured.
+    """
+    leaves, tree = flatten(args, kwargs)
+    leaves = [unwrap(leaf) for leaf in leaves]
+    layout = read_layout(function.name, function.parameters, leaves, tree)
+    while True:
+        try:
+            return function.variant(
+                layout, gather_facts(function.name, function.facts, layout, leaves)
+            )
+        except NeedFact:
+            continue
