@@ -16,7 +16,7 @@ from hypothesis import find, settings
 from scipy import special
 
 from multigrad.ir import neutral, ops
-from multigrad.ir.graph import Graph, make_node
+from multigrad.ir.graph import Graph, Node, make_node
 from multigrad.ir.op import Op, elementwise, float_elementwise
 from multigrad.ir.types import BOOL, INPUT, Type
 from multigrad.lowering.backend import load_backend
@@ -270,8 +270,17 @@ def test_sinc_of_an_infinity_is_nan_as_that_of_numpy(backend: Any) -> None:
     np.testing.assert_array_equal(actual, [np.nan, np.nan, np.nan, 1.0])
 
 
-def tensor_input(name: str, shape: str | tuple[()] = INPUT.shape) -> Any:
-    return make_node(ops.INPUT, (), {"name": name}, Type("tensor", INPUT.dtype, shape))
+@pytest.mark.parametrize("fill", [5.0, -1.5, 0.0])
+def test_integers_and_masks_are_padded_with_a_float(backend: Any, fill: float) -> None:
+    x = np.array([-0.5, 2.0], FLOAT32)
+    whole = xp.pad(xp.cast(backend.array(x), "int32"), 1, fill)
+    mask = xp.pad(backend.array(x) > 1, 1, fill)
+    np.testing.assert_array_equal(backend.numpy(whole), [int(fill), 0, 2, int(fill)])
+    np.testing.assert_array_equal(backend.numpy(mask), [bool(fill), False, True, bool(fill)])
+
+
+def tensor_input(name: str) -> Node:
+    return make_node(ops.INPUT, (), {"name": name}, INPUT)
 
 
 def test_interpreter_leaves_out_what_the_order_of_an_einsum_decides() -> None:

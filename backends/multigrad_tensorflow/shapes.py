@@ -160,7 +160,8 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
         return padded
     # tf.vectorized_map drops pad's constant_values and fills with 0 (2.21).
     inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
-    return tf.where(inside, padded, tf.constant(fill, x.dtype))
+    border = x.dtype.as_numpy_dtype(fill)  # tf.constant takes no float for an integer or a bool
+    return tf.where(inside, padded, tf.constant(border, x.dtype))
 
 
 def concatenate(*arrays: Tensor, axis: int) -> Tensor:
