@@ -132,3 +132,47 @@ def test_in_place_example_gives_the_same_numbers_everywhere(tmp_path: Path) -> N
     for numbers in rows.values():
         assert numbers == pytest.approx(rows["as it is"], abs=2e-5)
     assert len(set(rows["as it is"])) > 5
+
+
+@pytest.mark.needs("torch")
+def test_a_class_keeps_its_bits_on_every_framework(tmp_path: Path) -> None:
+    output = run_example("09_any_class.py", tmp_path)
+    lines = [
+        line
+        for line in output.splitlines()
+        if line.startswith(("torch", "jax", "tensorflow", "numpy"))
+    ]
+    assert len(lines) == 1 + sum(
+        find_spec(name) is not None for name in ("torch", "jax", "tensorflow")
+    )
+    assert all(line.endswith("equal bit for bit") for line in lines)
+    assert "class ClampTowardsInside" in output
+
+
+def test_one_custom_gradient_is_one_at_a_hundred_everywhere(tmp_path: Path) -> None:
+    lines = run_example("10_custom_gradient.py", tmp_path).splitlines()
+    assert sum(line.endswith("0.500000 0.731059 1.000000") for line in lines) >= 2
+    assert all("nan" in line for line in lines if " naive " in line)
+    assert not any("nan" in line for line in lines if " naive " not in line)
+    assert any("the gradient is the true one" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("saves", "loads"), [("torch", "jax"), ("jax", "torch"), ("numpy", "numpy")]
+)
+def test_a_saved_rule_and_function_move_to_another_process(
+    saves: str, loads: str, tmp_path: Path
+) -> None:
+    if not (find_spec(saves) and find_spec(loads)):
+        pytest.skip(f"{saves} or {loads} is not installed")
+    output = run_example("11_save_and_move.py", tmp_path, saves, loads)
+    assert "rule: True" in output
+    assert "function: True" in output
+    assert "bump(grad_out: T[...], tin: T[...]" in output
+
+
+def test_the_check_tells_the_paper_from_what_has_lost_its_square(tmp_path: Path) -> None:
+    output = run_example("12_check_a_surrogate.py", tmp_path)
+    assert "superspike: the paper" in output
+    assert "superspike_without_its_square: NOT the paper" in output
+    assert "worst at x" in output
