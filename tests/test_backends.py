@@ -178,6 +178,10 @@ def attach_native(forward, backward, name):
     return function
 
 
+def attach_function(run, tensors, name):
+    return run(*tensors)[0]
+
+
 def call(native, lowering):
     return native
 
@@ -193,12 +197,14 @@ backend = Backend(
     render=render,
     finish=finish,
     attach_native=attach_native,
+    attach_function=attach_function,
     call=call,
     draw_key=random.draw_key,
     key_pair=random.key_pair,
     fold_in=random.fold_in,
     is_traced=lambda value: False,
     to_numpy=unwrap,
+    from_numpy=Array,
 )
 """
 
