@@ -56,7 +56,9 @@ def test_a_second_derivative_that_would_lose_the_inner_gradient_is_refused(backe
         _, pullback = xg.vjp(function, x)
         return pullback(ones)[0]
 
-    with pytest.raises(xg.GradientError, match="'outer' uses a function with a gradient of its own"):
+    with pytest.raises(
+        xg.GradientError, match="'outer' uses a function with a gradient of its own"
+    ):
         _, pullback = xg.vjp(slope, backend.array(X))
         pullback(ones)
 
