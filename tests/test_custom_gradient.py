@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -319,3 +321,22 @@ def test_a_value_that_changes_outside_is_read_at_each_call_where_asked_for() -> 
     assert np.array_equal(scaled(X), X * 2)
     state["factor"] = 3.0
     assert np.array_equal(scaled(X), X * 3)
+
+
+def test_a_function_pickles_by_its_name_and_copies_as_itself() -> None:
+    assert pickle.loads(pickle.dumps(log1pexp)) is log1pexp
+    assert copy.deepcopy(log1pexp) is log1pexp
+
+
+def test_a_function_without_a_name_of_its_own_pickles_by_its_graphs() -> None:
+    function = xg.custom_gradient(lambda x: (x * 2.0, lambda upstream: upstream * 5.0))
+    function(X)
+    again = pickle.loads(pickle.dumps(function))
+    y, pullback = xg.vjp(again, X)
+    assert np.array_equal(y, X * 2)
+    assert np.array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 5.0))
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(TypeError, match="'x'"):
+        log1pexp()

@@ -11,7 +11,7 @@ from ..capture.capture import run_function
 from ..capture.dialect import dialect_of
 from ..capture.substitute import plain_function
 from ..errors import GradientError
-from ..ir.record import Trace
+from ..ir.record import Trace, Value
 from ..rule import name_of
 from .arguments import signature_of
 from .function import Function
@@ -62,7 +62,8 @@ def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str
     """
     is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
     if not is_pair:
-        given = f"a {type(result).__name__}" if result is not None else "None"
+        kind = "tensor" if isinstance(result, Value) else type(result).__name__
+        given = f"a {kind}" if result is not None else "None"
         raise GradientError(
             f"function {name!r} returned {given}; expected (outputs, grad), where grad(upstream) returns "
             f"the gradients of the arguments"

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import optree
 
 from ..capture.dialect import load_dialects
 from ..context import Counter, normalize_key
@@ -80,6 +82,14 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<Function {self.name}>"
+
+    def __reduce__(self) -> Any:
+        # One that a module holds pickles by name, as functions do; any other by its graphs.
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (_rebuild, (self.to_dict(), self._key))
 
     def keyed(self, key: Any) -> Function:
         """Return this Function with reproducible random draws, the same on every framework.
@@ -173,6 +183,9 @@ class Function:
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
+        if as_arrays and not wrapped and self.parameters is not None:
+            args, kwargs = optree.tree_unflatten(tree, given)
+            self.parameters.bind(*args, **kwargs)  # says which argument is missing
         layout = read_layout(self.name, self.parameters, given, tree)
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
@@ -340,6 +353,13 @@ class Function:
             pair.backward, pair.cotangents, names, pair.wrt, tuple(o.node for o in outputs)
         )
         return assemble(variant, mark(trace, called, [given[name].node for name in names]))
+
+
+def _rebuild(data: dict[str, Any], key: Any) -> Function:
+    from ..saving import from_dict
+
+    function = from_dict(data)
+    return function if key is None else function.keyed(key)
 
 
 def parameters_of(function: Any) -> inspect.Signature | None:
