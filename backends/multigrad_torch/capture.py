@@ -13,7 +13,8 @@ from multigrad.capture.dialect import Dialect, is_instance, register_dialect
 from multigrad.capture.extremes import extremes
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.ir import neutral
-from multigrad.ir.record import NeedFact, Value, known_shape, needed_shapes
+from multigrad.ir.facts import needed_shapes
+from multigrad.ir.record import NeedFact, Value, known_shape
 
 from . import capture_arrays, capture_elementwise
 from .importer import find_stand_in

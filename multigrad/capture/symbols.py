@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ..ir import neutral
-from ..ir.record import NeedFact, dtype_name, needed_shapes
+from ..ir.facts import needed_shapes
+from ..ir.record import NeedFact, dtype_name
 from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
 
 if TYPE_CHECKING:

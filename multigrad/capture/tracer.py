@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir import neutral, ops
+from ..ir.facts import needed_shapes, shape_fact
 from ..ir.graph import Node, make_node
-from ..ir.record import NeedFact, Value, cast_node, known_shape, needed_shapes, shape_fact
+from ..ir.record import NeedFact, Value, cast_node, known_shape
 from ..ir.shape_meaning import as_index
 from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, T, Type, is_float, keeps_rank
 from . import indexing, methods

@@ -17,9 +17,10 @@ from ..capture.dialect import load_dialects
 from ..capture.tracer import V
 from ..errors import GradientError, MultigradError, TraceError
 from ..ir import neutral
+from ..ir.facts import needed_shapes
 from ..ir.graph import Graph, Location, Node
 from ..ir.passes import simplify
-from ..ir.record import NeedFact, Trace, Value, constant, known_shape, needed_shapes
+from ..ir.record import NeedFact, Trace, Value, constant, known_shape
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..pair import GraphPair
 from .arguments import Layout, Leaf
