@@ -242,7 +242,9 @@ class _Writer:
         if self.prepared is None or operand not in self.static or user in self.static:
             return text, strength
         positions = self.backend.fast.constants.get(user.op, ())
-        wraps = user.type.kind == "tensor" and user.operands.index(operand) in positions
+        # What is prepared has the input's dtype, which would be another beside integers.
+        alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
+        wraps = user.type.kind == "tensor" and alike and user.operands.index(operand) in positions
         if operand.op is ops.CONST and not wraps:
             return text, strength
         return self.prepared.name(operand, text, wraps, self.fresh), ATOM

@@ -285,6 +285,14 @@ def test_integers_in_a_rule_become_floats_where_they_meet_them(backend: Any) -> 
         assert_close(actual, expected, dtype, "low_bits", scale)
 
 
+def test_integers_of_a_rule_under_an_activation_stay_integers(backend: Any) -> None:
+    x, g = spread((3, 4), FLOAT32), spread((3, 4), FLOAT32, seed=1)
+    bare = backend.numpy(low_bits(None, backend.array(g), backend.array(x)))
+    act = xg.activation("Linear", rule="low_bits_of_the_input")
+    _, pullback = xg.vjp(act, backend.array(x))
+    np.testing.assert_array_equal(backend.numpy(pullback(backend.array(g))[0]), bare)
+
+
 @xg.register("wraps_around", native=False)
 def wraps(ctx: Any, grad_out: Any, tin: Any, width: float = 1.5) -> Any:
     return grad_out * (tin % width) + 7.0 % tin + tin // width + 7.0 // tin + width % 0.4
