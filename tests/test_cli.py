@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 
-COMMANDS = ["demo", "backends", "rules", "show", "source", "bench"]
+COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity"]
 needs_cli = pytest.mark.needs("typer", "rich")
 
 
@@ -167,3 +167,83 @@ def test_the_module_runs_as_the_command() -> None:
     assert result.returncode == 2
     assert "no_such_rule" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+# --- check and parity -----------------------------------------------------------------------------------
+
+MODULE = """
+import multigrad as xg
+from multigrad import xp
+
+clipped = xg.function(
+    lambda x, limit: xp.clip(x, 0.0, limit),
+    lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
+)
+forgotten = xg.function(lambda x, limit: xp.clip(x, 0.0, limit), lambda grad_out, x, limit: (grad_out, None))
+
+
+def window(ctx, grad_out, tin):
+    return grad_out * (abs(tin) < 1)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the current folder."""
+    (tmp_path / "functions_of_mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "functions_of_mine", raising=False)
+    return "functions_of_mine"
+
+
+@needs_cli
+def test_check_tells_a_right_gradient_from_a_wrong_one(invoke: Any, module: str) -> None:
+    right = invoke("check", f"{module}:clipped", "--input", "3x4", "--number", "1.5")
+    assert right.exit_code == 0
+    assert "the gradient is the true one" in right.output
+    wrong = invoke("check", f"{module}:forgotten", "--input", "3x4", "--number", "1.5")
+    assert wrong.exit_code == 1
+    assert "THE GRADIENT IS WRONG" in wrong.output
+
+
+@needs_cli
+def test_check_of_a_rule_under_an_activation_describes_it(invoke: Any, module: str) -> None:
+    result = invoke("check", f"{module}:window", "--forward", "Heaviside")
+    assert result.exit_code == 0
+    assert "the surrogate differs from the true derivative by at most 1" in result.output
+
+
+@needs_cli
+def test_parity_of_a_saved_file_in_sixteen_bits(invoke: Any, tmp_path: Any) -> None:
+    file = tmp_path / "triangular.json"
+    xg.save(xg.get("triangular"), file)
+    result = invoke(
+        "parity", str(file), "--forward", "Heaviside", "--backends", "numpy", "--dtype", "float16"
+    )
+    assert result.exit_code == 0, result.output
+    assert "the same numbers everywhere" in result.output
+    assert "float16" in result.output
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "functions_of_mine:cliped"), "no 'cliped'; did you mean 'clipped'?"),
+        (("check", "no_such_module:f"), "there is no module 'no_such_module' here"),
+        (("check", "triangluar"), "no rule named 'triangluar'; did you mean 'triangular'?"),
+        (
+            ("check", "functions_of_mine:clipped", "--input", "3by4"),
+            "'3by4' is no shape; write it as 3x4",
+        ),
+        (("parity", "triangular", "--backends", "torhc"), "no backend named 'torhc'"),
+        (("check", "functions_of_mine:clipped", "--forward", "ReLU"), "has a forward of its own"),
+        (("check", "nowhere.json"), "No such file"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(
+    invoke: Any, module: str, words: tuple[str, ...], message: str
+) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert message in result.output

@@ -164,3 +164,12 @@ def test_traceback_shows_the_emitted_line(backend: Any) -> None:
     emitted = [frame for frame in frames if frame.filename.startswith("<multigrad rule broken_lat")]
     assert emitted and "expand_dims" in (emitted[0].line or "")
     assert linecache.getline(emitted[0].filename, emitted[0].lineno or 0).strip() == emitted[0].line
+
+
+def test_show_of_a_function_says_what_it_is_written_in_and_how_it_was_captured() -> None:
+    @xg.custom_gradient
+    def doubled(x: Any) -> Any:
+        return np.exp(x) * 2.0, lambda upstream: upstream
+
+    doubled(np.ones(3))
+    assert xg.show(doubled).splitlines()[0].endswith("# written in numpy; captured by protocol")

@@ -7,13 +7,13 @@ Forward and backward are recorded in one trace, so that what they share is one n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import optree
 
 from ..capture.capture import has_number_from_elsewhere
-from ..capture.dialect import load_dialects
+from ..capture.dialect import describe_routes, load_dialects
 from ..capture.tracer import V
 from ..errors import GradientError, MultigradError, TraceError
 from ..ir import neutral
@@ -209,7 +209,7 @@ class _Recording:
         first_order = recorded.first_order
         pair = GraphPair(
             trace.name,
-            simplify(forward),
+            replace(simplify(forward), origin=describe_routes(trace)),
             simplify(backward),
             bool(first_order() if callable(first_order) else first_order),
             tensors,
