@@ -68,8 +68,8 @@ def draw(picture: str) -> None:
         pyplot.plot(x, curve, label=name)
     pyplot.xlabel("membrane minus threshold")
     pyplot.ylabel("surrogate derivative of the spike")
-    pyplot.legend()
-    pyplot.savefig(picture, dpi=120)
+    pyplot.legend(loc="upper left", bbox_to_anchor=(1, 1))  # beside the curves, not over them
+    pyplot.savefig(picture, dpi=120, bbox_inches="tight")
     print(f"drawn: {picture}")
 
 
