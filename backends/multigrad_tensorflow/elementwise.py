@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from multigrad import random
@@ -94,9 +95,10 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     kind = tf.as_dtype(x.dtype if dtype is None else dtype)
-    number = value if tf.is_tensor(value) or kind.is_bool else kind.as_numpy_dtype(value)
-    filled = as_tensor(number, kind)
-    return tf.broadcast_to(filled, tf.shape(x))
+    if not tf.is_tensor(value):
+        with np.errstate(over="ignore"):  # what is too large for the dtype is inf
+            value = kind.as_numpy_dtype(value)
+    return tf.broadcast_to(as_tensor(value, kind), tf.shape(x))
 
 
 def erf(x: Tensor) -> Tensor:

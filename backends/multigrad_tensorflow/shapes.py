@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from multigrad.ir import ops
@@ -160,7 +161,8 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
         return padded
     # tf.vectorized_map drops pad's constant_values and fills with 0 (2.21).
     inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
-    border = x.dtype.as_numpy_dtype(fill)  # tf.constant takes no float for an integer or a bool
+    with np.errstate(over="ignore"):  # what is too large for the dtype is inf
+        border = x.dtype.as_numpy_dtype(fill)  # tf.constant takes no float for an integer or a bool
     return tf.where(inside, padded, tf.constant(border, x.dtype))
 
 
