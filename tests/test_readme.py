@@ -19,11 +19,12 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow")
-def test_the_python_blocks_run_from_top_to_bottom() -> None:
+def test_the_python_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     code = "\n".join(BLOCKS)
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False,
+        cwd=tmp_path,
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     zeros_and_ones = [re.sub(r"[^\d ]", "", line).split() for line in run.stdout.splitlines()]
     # torch, jax and TensorFlow print the same gradient.
