@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
-import optree
 
 from multigrad.errors import GradientError
 from multigrad.functions.arguments import signature_of
@@ -23,6 +22,7 @@ from multigrad.ir.graph import Graph, Node, make_node, walk
 from multigrad.ir.passes import substitute
 from multigrad.ir.record import Trace, Value
 from multigrad.ir.types import ROW, Type, is_float
+from multigrad.trees import optree
 
 from .custom_functions import (
     Call,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optree
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
+from multigrad.trees import optree
 
 SEED = 20
 

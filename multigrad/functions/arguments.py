@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import optree
 
 from ..errors import BackendNotFound, GradientError, RuleTypeError
 from ..ir.record import Value
@@ -22,6 +21,7 @@ from ..ir.types import BOOL, FLOATS, INTEGERS, T, dtype_name
 from ..ir.verify import is_name
 from ..lowering.backend import Backend, backend_among, backend_of
 from ..pair import OWN_NAMES
+from ..trees import optree
 
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))

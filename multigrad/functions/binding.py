@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import optree
-
 from ..errors import MultigradError
 from ..lowering.backend import Backend
 from ..lowering.input_checks import find_device
 from ..lowering.lower import Lowered
+from ..trees import optree
 from .arguments import Layout
 from .record import Variant
 

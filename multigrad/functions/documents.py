@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import optree
-
 from ..errors import FormatError, TraceError
 from ..ir import ops
 from ..ir.constants import ArrayValue
@@ -34,6 +32,7 @@ from ..ir.types import BOOL, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Ty
 from ..pair import OWN_NAMES, GraphPair
 from ..rule_documents import MOST_DOC, clean, decode_arrays
 from ..saved import name_draws
+from ..trees import optree
 from .arguments import Layout, Leaf, lay_out, positional_names
 from .examples import find_variant
 from .function import Function

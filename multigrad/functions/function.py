@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import optree
 
 from ..capture.dialect import load_dialects
 from ..context import Counter, normalize_key
@@ -26,6 +25,7 @@ from ..ir.replay import replay
 from ..lowering.backend import Backend, in_use
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_pair
+from ..trees import optree
 from .arguments import PLAIN, Layout, flatten, one_backend, owner_of, read_layout, unwrap
 from .binding import Entry, assemble, bind_leaves
 from .facts import gather_facts, watch

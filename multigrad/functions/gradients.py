@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import optree
-
 from ..errors import GradientError
 from ..ir.constants import lift_array
 from ..ir.record import NeedFact, Trace, Value
 from ..ir.types import BOOL, INPUT_SHAPE, UNKNOWN, Type
+from ..trees import optree
 from .arguments import Layout, Leaf
 
 Tensor = Any

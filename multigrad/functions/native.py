@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import optree
-
 from ..errors import GradientError, MultigradError, TraceError
 from ..ir.types import FLOATS, dtype_name
 from ..lowering.backend import Backend
 from ..lowering.input_checks import shapes_agree
+from ..trees import optree
 from .arguments import Layout, owner_of
 from .gradients import match_gradients
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import optree
-
 from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, load_dialects
 from ..capture.tracer import V
@@ -23,6 +21,7 @@ from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant, known_shape
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..pair import GraphPair
+from ..trees import optree
 from .arguments import Layout, Leaf
 from .gradients import check_gradient, match_gradients
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import optree
-
 from ..errors import TraceError
 from ..ir import ops
 from ..ir.graph import Graph, Location
@@ -19,6 +17,7 @@ from ..ir.record import NeedFact, Trace, Value
 from ..ir.replay import replay
 from ..ir.types import INTEGERS
 from ..saved import floats_of, take_keys
+from ..trees import optree
 from .arguments import Layout, Leaf, flatten, read_layout
 from .record import NotCaptured, Recorded, Variant
 

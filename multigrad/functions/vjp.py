@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
 from ..activation import Activation
 from ..errors import GradientError, RuleTypeError, TraceError
@@ -17,6 +16,7 @@ from ..lowering.entries import check_float, draw
 from ..lowering.entries import gather_facts as family_facts
 from ..lowering.lower import lower_derivative, lower_family, lower_pair
 from ..rule import name_of
+from ..trees import optree
 from .arguments import Layout, flatten, owner_of, read_layout, unwrap
 from .binding import assemble
 from .facts import gather_facts

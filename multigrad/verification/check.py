@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optree
 
 from ..functions.vjp import vjp
 from ..ir.meaning import as_numpy_dtype
 from ..lowering.backend import Backend
+from ..trees import optree
 from .subject import (
     SEED,
     Inputs,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optree
 
 from ..activation import Activation
 from ..context import use
@@ -20,6 +19,7 @@ from ..ir.record import NeedFact
 from ..lowering.backend import Backend, backends, load_backend
 from ..pair import GraphPair
 from ..random import key_from_int
+from ..trees import optree
 from .bounds import Bounded, run_bounded
 from .subject import (
     Inputs,

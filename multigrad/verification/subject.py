@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optree
 
 from ..activation import Activation
 from ..errors import RuleTypeError
@@ -20,6 +19,7 @@ from ..functions.record import NotCaptured
 from ..lowering.backend import Backend, backend_among, load_backend
 from ..registry import resolve
 from ..rule import Rule
+from ..trees import optree
 
 Array = Any
 Tensor = Any
