@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MultigradError, TraceError
-from ..ir.record import NeedFact
 from .arguments import flatten, read_layout, unwrap
-from .facts import gather_facts
 from .function import Function
 from .record import NotCaptured, Variant
 
@@ -51,10 +49,4 @@ def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
     leaves, tree = flatten(args, kwargs)
     leaves = [unwrap(leaf) for leaf in leaves]
     layout = read_layout(function.name, function.parameters, leaves, tree)
-    while True:
-        try:
-            return function.variant(
-                layout, gather_facts(function.name, function.facts, layout, leaves)
-            )
-        except NeedFact:
-            continue
+    return function.variant_for(layout, leaves)

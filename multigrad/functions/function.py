@@ -24,7 +24,7 @@ from ..ir.record import NeedFact, Value, lift
 from ..ir.replay import replay
 from ..lowering.backend import Backend, in_use
 from ..lowering.input_checks import find_lacking, refuse_lacking
-from ..lowering.lower import lower_pair
+from ..lowering.lower import Lowered, lower_pair
 from ..trees import optree
 from .arguments import PLAIN, Layout, flatten, one_backend, owner_of, read_layout, unwrap
 from .binding import Entry, assemble, bind_leaves
@@ -211,13 +211,7 @@ class Function:
             return self._native_entry(layout, backend, error.error)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        while True:
-            try:
-                facts = self._gather(layout, leaves)
-                entry = self._lowered_entry(self.variant(layout, facts), backend)
-                break
-            except NeedFact:
-                continue
+        entry = self._lowered_entry(self.variant_for(layout, leaves), backend)
         if not self.facts - {"dtype"}:
             return entry
         # One lowering per set of facts; both change together, when more facts are needed.
@@ -226,12 +220,7 @@ class Function:
 
         def find(leaves: Sequence[Any]) -> Entry:
             try:
-                while True:
-                    try:
-                        facts = self._gather(layout, leaves)
-                        return self._lowered_entry(self.variant(layout, facts), backend)
-                    except NeedFact:
-                        continue
+                return self._lowered_entry(self.variant_for(layout, leaves), backend)
             except NotCaptured as error:
                 if self.native is False:
                     raise error.error from error.__cause__
@@ -252,9 +241,17 @@ class Function:
 
         return with_facts
 
-    def _gather(self, layout: Layout, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Return what the capture needs to know of the arguments, in a fixed order."""
-        return gather_facts(self.name, self.facts, layout, leaves)
+    def variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the graphs for arguments, captured under the facts about them that turn out to be needed.
+
+        Raises:
+            NotCaptured: it cannot be captured.
+        """
+        while True:
+            try:
+                return self.variant(layout, gather_facts(self.name, self.facts, layout, leaves))
+            except NeedFact:
+                continue
 
     def variant(self, layout: Layout, facts: Mapping[str, Any]) -> Variant:
         """Return the graphs for a layout under these facts, captured once.
@@ -284,11 +281,19 @@ class Function:
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         pair = variant.pair
-        lowered = lower_pair(pair, backend)
+        lowered = self.lowered(variant, backend)
         dtype = variant.layout.dtype
         lacking = find_lacking(f"function {self.name!r}", backend, pair.forward, pair.backward)
         refuse_lacking(lacking, dtype or "")
         return bind_leaves(self, variant, backend, lowered)
+
+    def lowered(self, variant: Variant, backend: Backend) -> Lowered:
+        """Return a captured form as one backend runs it, lowered once."""
+        with _lock:
+            known = variant.lowered.get(backend.name)
+            if known is None:
+                known = variant.lowered[backend.name] = lower_pair(variant.pair, backend)
+            return known
 
     def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
         apply = getattr(self.recipe, "apply", None)

@@ -91,6 +91,7 @@ class Variant:
         outputs: the nesting of the outputs.
         fixed: outputs that are no tensors, by position.
         facts: what was fixed for the capture.
+        lowered: what it was lowered to, by backend.
     """
 
     pair: GraphPair
@@ -98,6 +99,7 @@ class Variant:
     outputs: Any
     fixed: Mapping[int, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    lowered: dict[str, Any] = field(default_factory=dict)
 
 
 class NotCaptured(Exception):

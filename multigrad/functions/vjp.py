@@ -14,12 +14,11 @@ from ..ir.record import NeedFact
 from ..lowering.backend import Backend, backend_among
 from ..lowering.entries import check_float, draw
 from ..lowering.entries import gather_facts as family_facts
-from ..lowering.lower import lower_derivative, lower_family, lower_pair
+from ..lowering.lower import lower_derivative, lower_family
 from ..rule import name_of
 from ..trees import optree
 from .arguments import Layout, flatten, owner_of, read_layout, unwrap
 from .binding import assemble
-from .facts import gather_facts
 from .function import Function
 from .gradients import match_gradients
 from .native import check_native, run_recipe
@@ -121,20 +120,14 @@ def _by_capture(
     if function.native is True:
         return _as_it_is(function, layout, leaves, backend, None)
     try:
-        while True:
-            try:
-                facts = gather_facts(function.name, function.facts, layout, leaves)
-                variant = function.variant(layout, facts)
-                break
-            except NeedFact:
-                continue
+        variant = function.variant_for(layout, leaves)
     except NotCaptured as error:
         derives = getattr(function.recipe, "backward", True) is None
         if derives or function.native is False:
             raise error.error from error.__cause__
         return _as_it_is(function, layout, leaves, backend, error.error)
     pair = variant.pair
-    native = lower_pair(pair, backend).native
+    native = function.lowered(variant, backend).native
     order = (*layout.indices("tensor"), *layout.indices("number"))
     given = [leaves[i] for i in order]
     key = [function.draw(backend)] if pair.is_random else []
