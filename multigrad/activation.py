@@ -21,16 +21,15 @@ from .lowering.backend import Backend, backend_of, in_use
 from .lowering.entries import bind_entry, check_float, checking_dtype, find_entry
 from .lowering.input_checks import find_lacking
 from .lowering.lower import lower_derivative, lower_forward
-from .rule import Rule
+from .rule import Rule, Spec
 
 Tensor = Any
 
 
 # (of which tensors, is tracing, what to call then): a compiler that reads Python code cannot read a ContextVar, so its
 # backend adds a row here that follows the mirrored frame instead.
-tracers: list[
-    tuple[type | tuple[type, ...], Callable[[], bool], Callable[[Activation, Any], Any]]
-] = []
+# That gets the values of the own rule's params after the tensor, where the caller holds them.
+tracers: list[tuple[type | tuple[type, ...], Callable[[], bool], Callable[..., Any]]] = []
 _keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
@@ -40,7 +39,8 @@ class Activation:
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = (
-        "__weakref__", "_latest", "_own", "_params", "_rule", "forward", "key",
+        "__weakref__", "_latest", "_own", "_params", "_rule", "_valued", "forward", "key", "runtime",
+        "superseded",
     )  # fmt: skip
 
     def __init__(
@@ -55,10 +55,19 @@ class Activation:
         # Equal keys mean the same backward under the same frame.
         self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
         by_key[self.key] = self
+        self.superseded = (
+            False  # set by who held it and holds another now: traces of this one are stale
+        )
         self._own: tuple[int, Application | None] = (-1, None)  # one tuple, as `_latest`
         self._latest: tuple[Any, ...] = (None, None, None, None)
+        self._valued: tuple[Any, ...] = (
+            None,
+            None,
+            None,
+        )  # likewise: what acts, the values, it with them
         in_use()  # compilers can neither read the discovery of backends nor load one
-        self.application()  # a wrong rule or param is said here, not in the first forward
+        own = self.application()  # a wrong rule or param is said here, not in the first forward
+        self.runtime = own.spec.family.runtime if own is not None else ()
 
     def __repr__(self) -> str:
         rule = f", rule={self.rule!r}" if self.rule is not None else ""
@@ -113,12 +122,60 @@ class Activation:
 
     def apply(self, x: Tensor) -> Tensor:
         """Return the activation of x, where no compiler reads along."""
-        application = CURRENT.get().activations if self._rule is None else self.in_force()
+        return self._apply(x, CURRENT.get().activations if self._rule is None else self.in_force())
+
+    def _apply(self, x: Tensor, application: Application | None) -> Tensor:
         # One tuple, so that other threads see all of it or none.
         latest, kind, dtype, function = self._latest
         if latest is application and kind is type(x) and dtype is x.dtype:
             return function(x)
         return self._look_up(x, application)
+
+    def call_with(self, x: Tensor, values: tuple[Any, ...]) -> Tensor:
+        """Return the activation of x under the own rule with these values of its run-time params.
+
+        Args:
+            values: numbers, or 0-d tensors of x's framework, in the order of the rule's `spec.family.runtime`.
+        """
+        for types, is_tracing, call_traced in tracers:
+            if is_tracing() and isinstance(x, types):
+                return call_traced(self, x, values)
+        application = self.with_values(values)
+        if application is self._valued[2]:  # the same object at the next call: it may be remembered
+            return self._apply(x, application)
+        return self.apply_as(x, application)
+
+    def with_values(self, values: tuple[Any, ...]) -> Application:
+        """Return the own rule as it acts now, with other values of its run-time params."""
+        application = self.in_force()
+        assert application is not None
+        then, known, applied = self._valued
+        is_fixed = are_numbers(values)
+        if then is application and is_fixed and known == values:
+            return applied
+        self.check_values(application)
+        spec = Spec(application.spec.family, values, application.spec.token)
+        applied = Application(spec, application.key, application.counter)
+        if is_fixed and application.counter is None:
+            self._valued = application, values, applied
+        return applied
+
+    def check_values(self, application: Application) -> None:
+        """Check that a rule takes the values that `call_with` is given."""
+        now = application.spec.family.runtime
+        if now != self.runtime:
+            raise registry.RuleError(
+                f"rule {application.spec.family.rule.name!r} took the params {list(self.runtime)} and was "
+                f"registered anew with {list(now)}: assign it to the layer again"
+            )
+
+    def apply_as(self, x: Tensor, application: Any) -> Tensor:
+        """Return the activation of x under a rule that the caller gives."""
+        backend = backend_of(x)
+        if backend.guard is not None:
+            backend.guard(x, self)
+        check_float(x, application.spec.family.rule)
+        return find_entry(application.spec.family, backend, self.forward)(x, application)
 
     def _look_up(self, x: Tensor, application: Application | None) -> Tensor:
         """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
@@ -161,6 +218,11 @@ class Activation:
             given["key"] = trace.next_key()
         called = Called(backward, ("grad_out",), tuple(given), ("tin",), (output.node,))
         return mark(trace, called, [value.node for value in given.values()])[0]
+
+
+def are_numbers(values: tuple[Any, ...]) -> bool:
+    """Return whether values are equal only where they are the same: no tensors, no 0.0, which equals -0.0."""
+    return all((type(value) is float and value) or type(value) is int for value in values)
 
 
 _plain: dict[tuple[str, str], Callable[..., Any]] = {}

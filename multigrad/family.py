@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .rule import Rule
 
 MOST_GRAPHS = 256
+LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
 _serial = itertools.count()
 lock = threading.RLock()  # held while a rule is captured or lowered
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
@@ -135,6 +136,22 @@ class Spec:
                 if not self.params.keys() >= set(names):
                     raise
                 facts.update({f"param:{name}": self.params[name] for name in names})
+
+    def tensor_params(self) -> tuple[str, ...]:
+        """Return the run-time params that may be tensors: the rule's Python code does not look at their values."""
+        if self.family.rule.native is True:
+            return ()
+        facts: dict[str, Any] = {}
+        while True:
+            try:
+                self.family.graph(True, facts)
+            except NeedFact as need:
+                known = {**LIKELY, **{f"param:{name}": self.params[name] for name in self.params}}
+                facts.update({fact: known[fact] for fact in need.facts})
+            except TraceError:  # it runs as it is, on the numbers that it expects
+                return ()
+            else:
+                return tuple(name for name in self.family.runtime if f"param:{name}" not in facts)
 
 
 def value_token(value: Any) -> str:

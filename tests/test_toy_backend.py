@@ -173,3 +173,20 @@ def test_a_backend_that_is_not_there_is_a_usage_error(site: Path) -> None:
     done = run(site, "-m", SUITE[1], "--backends=tyo")
     assert done.returncode == 4
     assert "--backends: no backend ['tyo']; there are ['numpy'," in done.stderr
+
+
+@pytest.mark.needs("torch")
+def test_it_runs_inside_of_another_framework_without_a_word_about_it(site: Path) -> None:
+    said = run_code(
+        site,
+        """
+import torch
+from multigrad.bridging import call_activation
+act = xg.activation("Heaviside", rule="triangular")
+x = torch.tensor([-0.5, 0.25, 2.0], requires_grad=True)
+y = call_activation(act.forward, act.in_force(), x, "toy")
+y.sum().backward()
+print(y.tolist(), x.grad.tolist())
+""",
+    )
+    assert said.strip() == "[0.0, 1.0, 1.0] [0.5, 0.75, 0.0]"

@@ -1,13 +1,18 @@
-"""JAX arrays to and from NumPy, so that no backend knows another."""
+"""JAX arrays to and from NumPy and DLPack, so that no backend knows another."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from multigrad.lowering.lent import Lent
+
+WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
@@ -22,7 +27,7 @@ def from_numpy(x: np.ndarray[Any, Any]) -> jax.Array:
 
 def precision(dtype: str) -> AbstractContextManager[Any]:
     """Return the mode that keeps a dtype: jax makes 32 bits of 64 by default."""
-    return jax.enable_x64(True) if dtype in ("float64", "int64") else nullcontext()
+    return jax.enable_x64(True) if dtype in WIDE else nullcontext()
 
 
 def is_traced(x: Any) -> bool:
@@ -40,3 +45,24 @@ def weak(value: Any, dtype: Any) -> Any:
     if isinstance(value, bool | int | float) or getattr(value, "weak_type", False):
         return value
     return value.astype(dtype)
+
+
+def lend(x: jax.Array) -> Lent:
+    """Return an array for other frameworks to read, in place where it lies on the CPU."""
+    device = next(iter(x.devices()))
+    exporter = x if device.platform == "cpu" and len(x.devices()) == 1 else None
+    return Lent(x.dtype.name, x.shape, partial(np.asarray, x), exporter)
+
+
+def borrow(lent: Lent, own: bool = False) -> jax.Array:
+    """Return what another framework lent as an array, of its own dtype whatever the mode."""
+    if lent.dtype in WIDE:
+        with jax.enable_x64(True):
+            return _borrow(lent, own)
+    return _borrow(lent, own)
+
+
+def _borrow(lent: Lent, own: bool) -> jax.Array:
+    if own or lent.exporter is None:
+        return jnp.array(lent.array(), copy=own)
+    return jax.dlpack.from_dlpack(lent.exporter)

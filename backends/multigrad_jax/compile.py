@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import jax
 
+from multigrad import registry
 from multigrad.activation import Activation
 from multigrad.context import CURRENT, Frame
 from multigrad.errors import StaleTraceError
@@ -24,6 +26,7 @@ from . import random
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
 EPOCH = jax.make_user_context("0")
+_renewals = itertools.count(1)
 
 
 @contextmanager
@@ -40,6 +43,11 @@ def mirror(token: str) -> Iterator[None]:
 def refresh(epoch: int) -> None:
     """Invalidate compiled code on all threads: a name changed its meaning."""
     EPOCH.set_global(str(epoch))
+
+
+def renew() -> None:
+    """Invalidate compiled code on all threads: something that it holds as fixed was changed."""
+    EPOCH.set_global(f"{registry.epoch()}.{next(_renewals)}")
 
 
 def guard(x: Tensor, activation: Activation | None = None) -> None:

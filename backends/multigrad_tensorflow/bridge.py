@@ -1,11 +1,17 @@
-"""TensorFlow tensors to and from NumPy, so that no backend knows another."""
+"""TensorFlow tensors to and from NumPy and DLPack, so that no backend knows another."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from multigrad.lowering.lent import Lent
+
+ALIGNMENT = 64  # of memory that TensorFlow takes; it aborts the process at any other
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
@@ -23,6 +29,11 @@ def is_traced(x: Any) -> bool:
     return not hasattr(x, "numpy") or not tf.executing_eagerly()
 
 
+def read_number(x: Any) -> Any:
+    """Return the value of a variable as a tensor: a loop's gradient (2.21) can read no variable that its body has not."""
+    return tf.convert_to_tensor(x)
+
+
 def dtype(name: str) -> Any:
     """Return TensorFlow's dtype of an IR name."""
     return tf.as_dtype(name)
@@ -33,3 +44,53 @@ def weak(value: Any, dtype: Any) -> Any:
     if isinstance(value, bool):
         return float(value)
     return value if isinstance(value, int | float) else tf.cast(value, dtype)
+
+
+def lend(x: Any) -> Lent:
+    """Return an eager tensor for other frameworks to read, in place where it lies on the CPU."""
+    if "CPU" not in x.device:
+        with tf.device("CPU:0"):
+            x = tf.identity(x)
+    return Lent(x.dtype.name, tuple(x.shape), partial(as_array, x), x)
+
+
+def as_array(x: Any) -> np.ndarray[Any, Any]:
+    """Return an eager tensor's memory, or a copy of a dtype that NumPy has no DLPack for."""
+    return x.numpy() if x.dtype == tf.bfloat16 else np.from_dlpack(x)
+
+
+def borrow(lent: Lent, own: bool = False) -> Any:
+    """Return what another framework lent as an eager tensor."""
+    if own:
+        return tf.convert_to_tensor(np.array(lent.array()))
+    if lent.exporter is not None:
+        capsule = lent.exporter.__dlpack__()
+        if address(capsule) % ALIGNMENT == 0:
+            return tf.experimental.dlpack.from_dlpack(capsule)
+    return tf.convert_to_tensor(lent.array())
+
+
+class DLTensor(ctypes.Structure):
+    """The beginning of what a DLPack capsule points to (dlpack.h, version 0)."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def address(capsule: Any) -> int:
+    """Return the address of a capsule's memory, 0 for none."""
+    tensor = DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
+    return (tensor.data or 0) + tensor.byte_offset

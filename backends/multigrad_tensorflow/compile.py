@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from tensorflow.python.saved_model import save_context
 from multigrad import registry
 from multigrad.activation import Activation
 from multigrad.context import CURRENT, Frame
-from multigrad.errors import StaleTraceError
+from multigrad.errors import StaleTraceError, TraceError
 from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
 from . import random
@@ -37,6 +38,8 @@ ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
 GUARD = "multigrad_rule_in_force"
+# They trace functions of their own into files in which a captured check would be an input.
+EXPORTERS = ("keras.src.export.litert", "keras.src.export.onnx", "tensorflow.lite.python")
 
 # AutoGraph would convert what it is called from a tf.function, the capture of rules included.
 OURS = ("multigrad", "multigrad_tensorflow")
@@ -69,18 +72,46 @@ def guard(x: Tensor, activation: Activation | None = None) -> None:
             "a tf.function is traced under a rule that was put in force before TensorFlow was "
             "imported: import tensorflow before `with xg.use(...)`"
         )
+    add_checks(activation, entries)
+
+
+def watch(holder: Any) -> None:
+    """Capture the check that what a layer holds still acts, whatever rule is in force."""
+    if not tf.executing_eagerly() and not save_context.in_save_context():
+        add_checks(holder, None)
+
+
+def add_checks(holder: Any, entries: tuple[Entry, ...] | None) -> None:
+    """Capture the check in all functions being traced; `entries`: those that a rule in force has to agree with."""
     graph, inside = tf.compat.v1.get_default_graph(), []
     while isinstance(graph, FuncGraph):
         inside.append(graph)
         # Branches and loop bodies are called by their function only, and XLA knows no captures of theirs.
-        if not isinstance(graph, ControlFlowFuncGraph) and not hasattr(graph, GUARD):
-            outside = [token for token, where in entries if not any(where is g for g in inside)]
-            check = FrameSpec(outside[-1] if outside else "", graph.name)
-            setattr(graph, GUARD, check)
-            # One key for all graphs: a graph that calls another one then keeps its own check.
-            nothing = make_nothing()
-            graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
+        if not isinstance(graph, ControlFlowFuncGraph):
+            if not hasattr(graph, GUARD):
+                if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
+                    return
+                setattr(graph, GUARD, FrameSpec(graph.name))
+                # One key for all graphs: a graph that calls another one then keeps its own check.
+                check, nothing = getattr(graph, GUARD), make_nothing()
+                graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
+            check = getattr(graph, GUARD)
+            if entries is not None and check.token is None:
+                outside = [token for token, where in entries if not any(where is g for g in inside)]
+                check.token, check.epoch = outside[-1] if outside else "", registry.epoch()
+            if holder is not None:
+                check.traced.add(holder)
         graph = graph.outer_graph
+
+
+def is_exporting() -> bool:
+    """Return whether the outermost graph is traced to be written, and never called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(EXPORTERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @functools.cache
@@ -96,11 +127,14 @@ class FrameSpec(tf.TensorSpec):
     A call from another graph that is being traced casts too: a function may have been traced under another rule.
     """
 
-    def __init__(self, token: str, name: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__([0], tf.float32)
-        self.token = token
-        self.epoch = registry.epoch()
+        # Of the rule in force; None: nothing in the graph depends on it.
+        self.token: str | None = None
+        self.epoch = 0
         self.function = name
+        # What acts in the graph; kept, for its word that another has taken its place.
+        self.traced: set[Any] = set()
 
     def most_specific_common_supertype(self, others: Any) -> Any:
         """Return this spec where all were made under one rule: `reduce_retracing` asks."""
@@ -112,15 +146,28 @@ class FrameSpec(tf.TensorSpec):
 
         Raises:
             StaleTraceError: another rule is in force than when the function was traced.
+            TraceError: it is called in a graph that is written to a file that can hold no check.
         """
         found, epoch = CURRENT.get().token, registry.epoch()
-        if not save_context.in_save_context() and (found, epoch) != (self.token, self.epoch):
+        is_other = self.token is not None and (found, epoch) != (self.token, self.epoch)
+        if is_other and not save_context.in_save_context():
             raise StaleTraceError(
-                f"tf.function {self.function!r} was traced under {describe(self.token)}, now "
+                f"tf.function {self.function!r} was traced under {describe(self.token or '')}, now "
                 f"{describe(found)} is in force{'' if epoch == self.epoch else ' (redefined)'}. Compile "
                 f"with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function. In "
                 f"Keras, call model.make_train_function(force=True) before fit, or give the rule to "
                 f"the layer"
+            )
+        if any(activation.superseded for activation in self.traced):
+            raise StaleTraceError(
+                f"tf.function {self.function!r} was traced before a layer in it was given another rule, "
+                f"function or backend: trace it anew. In Keras, call model.make_train_function(force=True) before fit"
+            )
+        if not tf.executing_eagerly() and is_exporting():
+            raise TraceError(
+                f"a model that is exported without gradients calls tf.function {self.function!r}, whose check of the "
+                f"rule in force would be an input of the file: call the function without tf.function, or export a "
+                f"SavedModel"
             )
         return super().cast(value, casting_context)  # pyright: ignore[reportAttributeAccessIssue]
 

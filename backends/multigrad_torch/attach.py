@@ -272,21 +272,21 @@ NAMESPACE = {
 
 
 def call(native: Any, lowering: Lowering | None = None) -> Callable[..., Any]:
-    """Return how the hot path calls the class: the C entry directly, unless a transform is active."""
+    """Return how the hot path calls the class: the C entry directly, unless a transform or torch.jit reads along."""
     eager, transformed = entries(native)
     prepare = native.prepare
 
     def apply(tin: Tensor, *values: Any) -> Tensor:
-        anywhere = transforms_active() or type(tin) not in KINDS
+        anywhere = transforms_active() or type(tin) not in KINDS or tracing_state() is not None
         return (transformed if anywhere else eager)(tin, *values)
 
     def apply_prepared(tin: Tensor, *values: Any) -> Tensor:
-        if transforms_active() or type(tin) not in KINDS:
+        if transforms_active() or type(tin) not in KINDS or tracing_state() is not None:
             return transformed(tin, *values)
         return eager(tin, prepare(as_number, *values))
 
     def apply_alone(tin: Tensor, *values: Any) -> Tensor:
-        anywhere = transforms_active() or type(tin) not in KINDS
+        anywhere = transforms_active() or type(tin) not in KINDS or tracing_state() is not None
         return transformed(tin, *values) if anywhere else eager(tin)
 
     if not native.is_prepared:
@@ -309,10 +309,8 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
 
     def apply_prepared(tin: Tensor) -> Tensor:
         nonlocal state
-        if transforms_active():
+        if transforms_active() or tracing_state() is not None:
             return transformed(tin, *values)
-        if tracing_state() is not None:  # torch.jit.trace does not know constants in a tuple
-            return eager(tin, prepare(as_number, *values))
         on_cpu, prepared = state
         if tin.is_cpu is not on_cpu:
             on_cpu = tin.is_cpu
@@ -327,6 +325,7 @@ def _apply_values(apply: Callable[..., Tensor], values: tuple[Any, ...], tin: Te
     return apply(tin, *values)
 
 
+# torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
 tracing_state = torch._C._get_tracing_state
 # In 16 bits torch computes with a number in float32; a tensor of the dtype would be rounded first.
 CONSTANT_DTYPES = (torch.float32, torch.float64)

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from multigrad.ir.types import is_float
 
 from . import attach
-from .attach import ANYWHERE, KINDS, transforms_active
+from .attach import ANYWHERE, KINDS, tracing_state, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.lowering.code import Code, Lowering
@@ -195,11 +195,12 @@ def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
     count = len(lowering.inputs)
 
     def apply_one(x: Tensor, *values: Any) -> Any:
-        anywhere = transforms_active() or type(x) not in KINDS
+        anywhere = transforms_active() or type(x) not in KINDS or tracing_state() is not None
         return (transformed if anywhere else eager)(x, *values)
 
     def apply_several(*args: Any) -> Any:
         anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
+        anywhere = anywhere or tracing_state() is not None
         return (transformed if anywhere else eager)(*args)
 
     return apply_one if count == 1 else apply_several

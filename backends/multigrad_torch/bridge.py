@@ -1,11 +1,14 @@
-"""Torch tensors to and from NumPy, so that no backend knows another."""
+"""Torch tensors to and from NumPy and DLPack, so that no backend knows another."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+
+from multigrad.lowering.lent import Lent
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -36,6 +39,35 @@ def is_traced(x: Any) -> bool:
     return x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
+def read_number(x: torch.Tensor) -> Any:
+    """Return the number in a 0-d tensor where that waits for no device, else the tensor."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or is_traced(x):
+        return x
+    return x.item()
+
+
 def dtype(name: str) -> torch.dtype:
     """Return torch's dtype of an IR name."""
     return getattr(torch, name)
+
+
+def lend(x: torch.Tensor) -> Lent:
+    """Return a tensor for other frameworks to read, in place where it is contiguous on the CPU."""
+    x = x.detach()
+    if x.device.type != "cpu":
+        x = x.cpu()
+    x = x.contiguous()
+    return Lent(str(x.dtype).removeprefix("torch."), tuple(x.shape), partial(to_numpy, x), x)
+
+
+def borrow(lent: Lent, own: bool = False) -> torch.Tensor:
+    """Return what another framework lent as a tensor."""
+    if lent.exporter is None:
+        x = lent.array()
+        if own or not x.flags.writeable or not x.flags.c_contiguous:
+            return from_numpy(x)
+        if lent.dtype == "bfloat16":
+            return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(x)
+    shared = torch.from_dlpack(lent.exporter)
+    return shared.clone() if own else shared

@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -86,24 +86,33 @@ def refresh(epoch: int) -> None:
     EPOCH.text = str(epoch)
 
 
+def is_exporting() -> bool:
+    """Return whether torch.export traces, or the older exporter of ONNX, which runs the code eagerly."""
+    if torch.jit.is_tracing():
+        return torch.onnx.is_in_onnx_export()
+    return torch.compiler.is_exporting()
+
+
 # --- what compiled code calls ------------------------------------------------------------------------
 
 
-def call_traced(activation: Activation, x: Tensor) -> Tensor:
-    """What Dynamo traces in the place of `Activation.__call__`."""
-    key, forward = activation.key, activation.forward.name
-    name = prepare(key, forward, MIRROR.token, EPOCH.text, x.ndim, x.dtype)
+def call_traced(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
+    """What Dynamo traces in the place of `Activation.__call__`, or of `call_with`, where there are values."""
+    key, forward, count = activation.key, activation.forward.name, len(values)
+    name = prepare(key, forward, MIRROR.token, EPOCH.text, x.ndim, x.dtype, count)
     if name == "":
-        name = prepare(key, forward, MIRROR.exact, EPOCH.text, x.ndim, x.dtype)
+        name = prepare(key, forward, MIRROR.exact, EPOCH.text, x.ndim, x.dtype, count)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
-        return apply_eagerly(activation, x)
+        return apply_eagerly(activation, x, values)
     hidden, n = MIRROR.hidden, 0
     if hidden and name.startswith(DRAWS):
         n = MIRROR.applied.number
         MIRROR.applied.number = n + 1
     if hidden and x.ndim == 0:  # as one example of vmap may be: float64 numbers would promote it
         hidden = (hidden[0].to(x.dtype), *hidden[1:])
+    for value in values:
+        hidden = (*hidden, value.to(x.dtype) if x.ndim == 0 else value)
     if torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
         return getattr(CALLS, name + "_in_graph")(x, n, *hidden)
@@ -111,24 +120,28 @@ def call_traced(activation: Activation, x: Tensor) -> Tensor:
 
 
 @torch._dynamo.disable
-def apply_eagerly(activation: Activation, x: Tensor) -> Tensor:
+def apply_eagerly(activation: Activation, x: Tensor, values: tuple[Tensor, ...]) -> Tensor:
     """Apply outside of compiled code, after a graph break."""
-    return activation.apply(x)
+    return activation.call_with(x, values) if values else activation.apply(x)
 
 
 @torch.compiler.assume_constant_result
-def prepare(key: str, forward: str, token: str, epoch: str, ndim: int, dtype: torch.dtype) -> str:
+def prepare(
+    key: str, forward: str, token: str, epoch: str, ndim: int, dtype: torch.dtype, given: int
+) -> str:
     """Make the function for an activation under a frame, and return its name among CALLS.
 
-    "" where the rule's Python code looks at its numbers, but they are hidden.
+    "" where the rule's Python code looks at its numbers, but they are hidden. `given` is how many values come as inputs.
     """
     try:
-        return find_call(key, forward, token, f"{epoch} {ndim} {dtype}", ndim, dtype)
+        return find_call(key, forward, token, f"{epoch} {ndim} {dtype} {given}", ndim, dtype, given)
     except MultigradError as error:  # Dynamo would wrap it; after the break it is raised as it is
         return f"{REFUSED}{type(error).__name__}: {error}"
 
 
-def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: torch.dtype) -> str:
+def find_call(
+    key: str, forward: str, token: str, rest: str, ndim: int, dtype: torch.dtype, given: int
+) -> str:
     """Return the name among CALLS, as `prepare`."""
     act = by_key.get(key) or Activation(forward)
     application = act.in_force()
@@ -144,7 +157,7 @@ def find_call(key: str, forward: str, token: str, rest: str, ndim: int, dtype: t
         # Each application draws its own numbers, so it gets a function of its own.
         depends += f" {number_application(application.counter)}"
     if depends not in NAMES:
-        call = make_call(act, application, ndim, dtype, token)
+        call = make_call(act, application, ndim, dtype, token, given)
         if call is None:
             return ""
         if len(NAMES) >= 4096:
@@ -166,7 +179,12 @@ class Call:
 
 
 def make_call(
-    act: Activation, application: Application | None, ndim: int, dtype: torch.dtype, token: str
+    act: Activation,
+    application: Application | None,
+    ndim: int,
+    dtype: torch.dtype,
+    token: str,
+    given: int = 0,
 ) -> Call | None:
     """Return what compiled code calls; None: see `prepare`."""
     backend = load_backend("torch")
@@ -188,7 +206,11 @@ def make_call(
         call = as_call(functools.partial(entry, application=application))
         return Call(call.in_graph, call.in_graph)  # Dynamo reads plain functions and tensors only
     words, names = [], {}
-    for i, value in enumerate(spec.values):
+    first = 3 if token.startswith((JIT, HIDDEN)) else 0  # what xg.jit hides comes before
+    if given:
+        act.check_values(application)
+        words = [f"hidden[{first + i}]" for i in range(given)]
+    for i, value in enumerate(() if given else spec.values):
         number = value if isinstance(value, float) else read_number(value)
         if hides:
             words.append(f"hidden[0][{i}]")
@@ -342,7 +364,7 @@ def in_force(frame: Frame, hidden: Hidden) -> Iterator[None]:
             # What a graph break leaves to eager code goes on counting where compiled code is.
             counter = SharedCounter(application.counter.count, applied)
             inner = Application(application.spec, application.key, counter)
-            stack.callback(CURRENT.reset, CURRENT.set(Frame(inner, frame.params, frame.token)))
+            stack.callback(CURRENT.reset, CURRENT.set(replace(frame, activations=inner)))
         MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
         MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
         try:

@@ -45,6 +45,9 @@ def call_traced(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_eagerly(function, args, kwargs)
+    if torch.compiler.is_exporting():
+        # What is exported is ATen ops: rather no gradient than the forward's own in silence.
+        tensors = [tensor.detach() for tensor in tensors]
     if torch._C._are_functorch_transforms_active():
         # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
         outputs = getattr(CALLS, name + "_in_graph")(*tensors)
@@ -93,7 +96,14 @@ def restore(described: Any) -> Any:
 @torch._dynamo.disable
 def apply_eagerly(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply outside of compiled code, after a graph break."""
+    if torch.compiler.is_exporting():
+        args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
     return function.apply(args, kwargs)
+
+
+def detach(leaf: Any) -> Any:
+    """Return a tensor that no gradient passes."""
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @torch.compiler.assume_constant_result

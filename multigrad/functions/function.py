@@ -71,6 +71,7 @@ class Function:
         self._entries: dict[Any, Entry] = {}
         self._key: Any = None
         self._counter = Counter()
+        self._draw_key: Callable[[], Any] | None = None
         if wrapped is not None:
             functools.update_wrapper(self, wrapped, updated=())
         else:
@@ -98,10 +99,25 @@ class Function:
             key: an int as for `jax.random.key`, a jax key, or two uint32; the n-th call from now on draws from
                 `fold_in(key, n)`.
         """
-        other = Function.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = self._copy()
         other._key = normalize_key(key)
         other._counter = Counter()
+        return other
+
+    def drawing(self, draw_key: Callable[[], Any]) -> Function:
+        """Return this Function with another source of randomness than the framework's own generator.
+
+        Args:
+            draw_key: gives two uint32, perhaps of a trace; asked at each call that draws without a key of its own.
+        """
+        other = self._copy()
+        other._draw_key = draw_key
+        return other
+
+    def _copy(self) -> Function:
+        """Return a Function that shares what was captured."""
+        other = Function.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other._entries = {}
         other._identify()
         return other
@@ -315,7 +331,7 @@ class Function:
 
         def draw_anew() -> Any:
             if self._key is None:
-                return backend.draw_key()
+                return (self._draw_key or backend.draw_key)()
             return backend.fold_in(self._key, next(self._counter))
 
         return draw_anew() if backend.repeat_draw is None else backend.repeat_draw(draw_anew)

@@ -60,22 +60,35 @@ def vjp(f: Callable[..., Any], *inputs: Any) -> tuple[Any, Pullback]:
     if not places:
         raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
     backend = backend_among(leaves[i] for i in places)
+    flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
+    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, len(flat), tree)
+
+
+def vjp_leaves(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
+    """Return the outputs of f as a flat list, their nesting, and the map from their cotangents to one gradient per leaf.
+
+    Args:
+        leaves, tree: the arguments as a flat list, and the nesting of (args, kwargs).
+        backend: the one that owns the tensors among the leaves.
+    """
     if backend.vjp is None:
         outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
-        return outputs, _pullback(pull_leaves, outputs, leaves, tree)
+        return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     nesting: list[Any] = []
 
     def run(tensors: Sequence[Tensor]) -> list[Any]:
         given = list(leaves)
         for i, tensor in zip(places, tensors, strict=True):
             given[i] = tensor
-        args, _ = optree.tree_unflatten(tree, given)
-        flat, own = optree.tree_flatten(f(*args), none_is_leaf=True)
+        args, kwargs = optree.tree_unflatten(tree, given)
+        flat, own = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
         nesting.append(own)
         return flat
 
     flat, pull_tensors = backend.vjp(run, [leaves[i] for i in places])
-    outputs = optree.tree_unflatten(nesting[-1], flat)
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
@@ -83,18 +96,15 @@ def vjp(f: Callable[..., Any], *inputs: Any) -> tuple[Any, Pullback]:
             gradients[i] = gradient
         return gradients
 
-    return outputs, _pullback(pull, outputs, leaves, tree)
+    return flat, nesting[-1], pull
 
 
 def _has_tensor(leaves: Sequence[Any]) -> bool:
     return any(owner_of(leaf) is not None for leaf in leaves)
 
 
-def _pullback(
-    pull: Callable[[list[Any]], list[Any]], outputs: Any, leaves: Sequence[Any], tree: Any
-) -> Pullback:
-    """Return the pullback between nestings, of one between flat lists."""
-    count = len(optree.tree_leaves(outputs, none_is_leaf=True))
+def _pullback(pull: Callable[[list[Any]], list[Any]], count: int, tree: Any) -> Pullback:
+    """Return the pullback between nestings, of one between flat lists; `count` is that of the outputs."""
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         flat = optree.tree_leaves(cotangent, none_is_leaf=True)

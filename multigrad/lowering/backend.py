@@ -20,7 +20,9 @@ from .differences import Differences
 from .patterns import FastKernels
 
 if TYPE_CHECKING:
+    from ..bridging.foreign import Foreign
     from .code import Lowering
+    from .lent import Lent
 
 Tensor = Any
 GROUP = "multigrad.backends"
@@ -57,8 +59,17 @@ class Backend:
         fast: kernels for code that nobody takes a derivative of.
         differentiates_residuals: whether a float kept by forward keeps its derivative in backward.
         mirror: optional; a context manager that shows the frame's token to the compiler.
+        hook_params: optional; a context manager within which rules act on parameters' gradients by themselves, for a `use` that
+            names the scope "params"; the frame's `hooks_params` says on which thread.
         guard: optional; called with (x, activation) at each application, raises StaleTraceError.
+        watch: optional; called with what a layer holds; compiled code that was traced with it raises StaleTraceError once its
+            `superseded` is true.
         refresh: optional; called with the registry's epoch when a name changes its meaning.
+        renew: optional; lets nothing be used again that was compiled before, where `guard` cannot tell.
+        opaque: optional; keeps a compiler that reads Python code out of a function.
+        is_exporting: optional; whether the framework's own exporter traces now.
+        read_number: optional; the number in a 0-d tensor or variable where reading it is faster than computing with the tensor,
+            else the tensor.
         draw_key: two uint32 (or a tensor of them) from the framework's own generator.
         key_pair: the key in a user's key object.
         fold_in: (key, n) -> key.
@@ -71,6 +82,12 @@ class Backend:
             it is taken.
         vjp: optional; (run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors; without
             it `xg.vjp` captures.
+        lend: optional; a tensor as others may read it (`lowering/lent.py`); without it they get NumPy's copy.
+        borrow: optional; (lent, own) -> a tensor of what was lent, in place where alignment and layout allow; `own`: in memory
+            of its own.
+        bridge: optional; (foreign, tensors) -> a tuple of outputs: applies what runs in another framework
+            (`bridging/foreign.py`), with its gradient in this one's autodiff; without it no other framework can run in this one.
+        outside: optional; goes around emitted functions that run outside of the framework's autodiff, for another one.
         import_function: optional; the recipe of the framework's own custom gradient.
         repeat_draw: optional; goes around the draw of a Function's key, and returns that of the first run where a
             region of forward runs again within backward.
@@ -106,12 +123,22 @@ class Backend:
     fast: FastKernels = field(default_factory=FastKernels)
     differentiates_residuals: bool = False
     mirror: Callable[[str], AbstractContextManager[Any]] | None = None
+    hook_params: Callable[[], AbstractContextManager[Any]] | None = None
     guard: Callable[[Any, Any], None] | None = None
+    watch: Callable[[Any], None] | None = None
     refresh: Callable[[int], None] | None = None
+    renew: Callable[[], None] | None = None
+    opaque: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    is_exporting: Callable[[], bool] | None = None
+    read_number: Callable[[Any], Any] | None = None
     jit: Callable[..., Any] | None = None
     precision: Callable[[str], AbstractContextManager[Any]] | None = None
     forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
     vjp: Callable[..., Any] | None = None
+    lend: Callable[[Any], Lent] | None = None
+    borrow: Callable[[Lent, bool], Any] | None = None
+    bridge: Callable[[Foreign, tuple[Any, ...]], tuple[Any, ...]] | None = None
+    outside: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     import_function: Callable[[Any], Any] | None = None
     repeat_draw: Callable[[Callable[[], Any]], Any] | None = None
     differences: Differences = field(default_factory=Differences)
@@ -268,6 +295,13 @@ def mirror_frame(stack: ExitStack, token: str) -> None:
     for backend in in_use():
         if backend.mirror is not None:
             stack.enter_context(backend.mirror(token))
+
+
+def hook_params(stack: ExitStack) -> None:
+    """Let rules act on parameters' gradients by themselves, in frameworks that can, until the stack closes."""
+    for backend in in_use():
+        if backend.hook_params is not None:
+            stack.enter_context(backend.hook_params())
 
 
 def concrete_number(value: Any) -> float | None:

@@ -40,10 +40,10 @@ def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
     """Return `entry(tin, application) -> output`, built at the first call."""
     key = (backend.name, forward.name)
     build = functools.partial(_build_entry, family, backend, forward, key)
-    return family.entries.get(key) or _build_once(family, key, build)
+    return family.entries.get(key) or build_once(family, key, build)
 
 
-def _build_once(family: Family, key: Any, build: Callable[[], Any]) -> Any:
+def build_once(family: Family, key: Any, build: Callable[[], Any]) -> Any:
     """Return what belongs under a key of the family's entries, built by the first thread that asks."""
     from ..family import lock  # the one that captures hold: a rule may call another while captured
 
@@ -174,7 +174,7 @@ def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) ->
             if inner is None:
                 build = functools.partial(_known_entry, family, backend, forward, facts)
                 try:
-                    inner = _build_once(family, inner_key, build)
+                    inner = build_once(family, inner_key, build)
                 except NeedFact:
                     continue  # family.facts has grown: look again
             return inner(tin, application)
@@ -379,7 +379,7 @@ def _bare(
             return found
         build = functools.partial(_build_bare, family, backend, tin is not None, facts)
         try:
-            return _build_once(family, key, build)
+            return build_once(family, key, build)
         except NeedFact:
             continue  # family.facts has grown: look again
 

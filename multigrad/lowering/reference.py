@@ -18,6 +18,7 @@ from ..ir.meaning import as_numpy_dtype
 from ..ir.types import T, Type
 from .backend import Backend
 from .patterns import enabled
+from .reference_bridge import borrow, bridge, lend, outside
 from .reference_differences import DIFFERENCES
 from .reference_kernels import FAST, by_blocks
 
@@ -285,5 +286,9 @@ backend = Backend(
     weak=weak,
     weak_literals=True,
     wrap=quiet,
+    lend=lend,
+    borrow=borrow,
+    bridge=bridge,
+    outside=outside,
     differences=DIFFERENCES,
 )

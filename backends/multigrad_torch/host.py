@@ -1,0 +1,135 @@
+"""What runs in another framework, inside of torch: an `autograd.Function` around it.
+
+Dynamo must read neither its forward nor its backward (torch 2.13 traces into DLPack and fails), so both are kept
+from it. The inputs, and outputs that the guest keeps, are saved with the node, although the guest has what it needs:
+so torch notices when one of them, which is the guest's memory too, is written to before backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd import Function
+
+from multigrad.bridging.foreign import Foreign, kind_of
+
+from . import bridge as transfer
+from .attach import transforms_active
+
+Tensor: TypeAlias = torch.Tensor
+
+
+@torch.compiler.disable
+def bridge(foreign: Foreign, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Apply what runs in another framework; its gradient flows back in torch's autograd.
+
+    Raises:
+        UnsupportedOp: inside of a torch.func transform.
+    """
+    if transforms_active():
+        raise foreign.unsupported(
+            "torch.func", "take the gradient by torch.autograd, or run it in torch (backend=None)"
+        )
+    if any(x.is_meta for x in tensors):
+        kinds = foreign.infer([kind_of(x) for x in tensors])
+        return tuple(
+            torch.empty([*map(int, shape)], dtype=transfer.dtype(dtype), device="meta")  # type: ignore[arg-type]
+            for shape, dtype in kinds
+        )
+    return Bridged.apply(foreign, *tensors)
+
+
+class Bridged(Function):
+    """Applies a Foreign to tensors."""
+
+    @staticmethod
+    @torch.compiler.disable
+    def forward(ctx: Any, foreign: Foreign, *tensors: Tensor) -> tuple[Tensor, ...]:
+        lent = [transfer.lend(x) for x in tensors]
+        ctx.foreign, ctx.count = foreign, len(tensors)
+        if any(ctx.needs_input_grad):
+            outputs, ctx.pull = foreign.record(lent)
+        else:
+            outputs = foreign.run(lent)
+        results: list[Tensor] = []
+        held = [x.exporter for x in lent]
+        for output in outputs:
+            results.append(apart(transfer.borrow(output, foreign.owns), [*held, *results]))
+        results = [place_like(y, tensors) for y in results]
+        ctx.carries = [foreign.carries(i, y.dtype) for i, y in enumerate(outputs)]
+        ctx.mark_non_differentiable(
+            *(y for y, carries in zip(results, ctx.carries, strict=True) if not carries)
+        )
+        ctx.save_for_backward(*tensors, *(results if foreign.keeps_outputs else ()))
+        return tuple(results)
+
+    @staticmethod
+    @torch.compiler.disable
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        inputs = ctx.saved_tensors[: ctx.count]
+        given = [
+            transfer.lend(c) if carries else None
+            for c, carries in zip(cotangents, ctx.carries, strict=True)
+        ]
+        held = [c.exporter for c in given if c is not None]
+        gradients: list[Any] = [None]
+        for x, lent in zip(inputs, ctx.pull(given), strict=True):
+            if lent is None:
+                gradients.append(None)
+                continue
+            gradient = apart(
+                transfer.borrow(lent, ctx.foreign.owns), held
+            )  # autograd adds to it in place
+            held.append(gradient)
+            gradients.append(place_like(gradient, [x]))
+        if (
+            torch.is_grad_enabled()
+        ):  # create_graph=True: what depends on the gradient is refused its own
+            carried = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
+            return tuple(
+                None if g is None else Once.apply(ctx.foreign, g, *inputs, *carried)
+                for g in gradients
+            )
+        return tuple(gradients)
+
+
+class Once(Function):
+    """A gradient, which depends on tensors in a way that is not known: its derivative is refused."""
+
+    @staticmethod
+    def forward(ctx: Any, foreign: Foreign, gradient: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.foreign = foreign
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        raise ctx.foreign.refusal()
+
+
+def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Return a result in memory of its own: a guest may return what it was lent, or one tensor twice."""
+    start, end = span(result)
+    for other in others:
+        low, high = span(other)
+        if start < high and low < end:
+            return result.clone()
+    return result
+
+
+def span(x: Tensor) -> tuple[int, int]:
+    """Return where a contiguous tensor's memory begins and ends."""
+    start = x.data_ptr()
+    return start, start + x.numel() * x.element_size()
+
+
+def place_like(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Move a result to where the inputs are."""
+    device = next((x.device for x in tensors), y.device)
+    return y if y.device == device else y.to(device)
+
+
+def outside(function: Any) -> Any:
+    """Return a function that autograd does not record."""
+    return torch.no_grad()(function)
