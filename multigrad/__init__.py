@@ -136,7 +136,7 @@ _ROOMS = {
     "unregister": "registry",
     "use": "context",
 }
-_MODULES = {"functional", "hook", "keras", "testing", "transforms", "wrappers"}
+_MODULES = {"functional", "hook", "keras", "optax", "testing", "transforms", "wrappers"}
 
 
 def __getattr__(name: str) -> Any:

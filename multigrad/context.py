@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
-from .lowering.backend import mirror_frame
+from .lowering.backend import hook_params, mirror_frame
 from .random import key_from_int
 from .registry import resolve
 from .rule import Rule, Spec
@@ -64,11 +64,17 @@ class Application:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """The rules now in force, by scope; `token` is equal for equal meaning."""
+    """The rules now in force, by scope.
+
+    Attributes:
+        token: equal for equal meaning.
+        hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach by themselves.
+    """
 
     activations: Application | None = None
     params: Application | None = None
     token: str = ""
+    hooks_params: bool = False
 
 
 EMPTY = Frame()
@@ -83,8 +89,10 @@ class use:
         ...     y = act(x)
 
     The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins over all.
-    `scope="params"` acts through torch hooks (`multigrad.hook.attach_param_hooks`) and through
-    `xg.apply_to_gradients`; in a framework without hooks it cannot act by itself.
+    A `scope` that names "params" acts by itself in torch, Keras on torch included: each forward attaches hooks to the
+    module's trainable parameters (`multigrad.hook.remove_param_hooks` takes them off). `scope="all"` alone acts on
+    parameters where `multigrad.hook.attach_param_hooks` was called. In other frameworks neither can: there
+    `xg.apply_to_gradients`, `multigrad.keras.apply_to_gradients` and `multigrad.optax.apply_rule` are the way.
 
     Args:
         rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
@@ -117,9 +125,13 @@ class use:
         both = "all" in self.scope
         acts = application if both or "activations" in self.scope else before.activations
         pars = application if both or "params" in self.scope else before.params
-        frame = Frame(acts, pars, _frame_token(acts, pars))
+        names_params = "params" in self.scope
+        hooked = names_params or before.hooks_params
+        frame = Frame(acts, pars, _frame_token(acts, pars), hooked)
         with ExitStack() as stack:
             mirror_frame(stack, frame.token)
+            if names_params:
+                hook_params(stack)
             _ENTRIES.set(_Entry(self, before, stack.pop_all(), _ENTRIES.get()))
         CURRENT.set(frame)
         return self

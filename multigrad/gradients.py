@@ -1,15 +1,22 @@
-"""`xg.apply_to_gradients`: a rule on gradients that exist already, in any framework."""
+"""`xg.apply_to_gradients`: a rule on gradients that exist already, in any framework.
+
+`GradientRule` is what the optimizers of Keras and optax are made of: the same, step by step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import registry
 from .context import CURRENT, Application, Counter, apply_now, normalize_key
-from .errors import BackendNotFound, RuleError
-from .lowering.backend import backend_of
+from .errors import BackendNotFound, RuleError, TraceError
+from .family import LIKELY
+from .ir.graph import Graph
+from .ir.record import NeedFact
+from .lowering.backend import backend_of, concrete_number
 from .lowering.entries import apply_rule
-from .rule import Rule
+from .rule import Rule, Spec
 
 
 def apply_to_gradients(
@@ -69,3 +76,90 @@ def _apply(application: Application | None, leaf: Any) -> Any:
     if application is None:
         return leaf
     return apply_rule(application, None, leaf, None)
+
+
+class GradientRule:
+    """A rule for an optimizer's gradients: looked up when it is used, with numbers that may be tensors.
+
+    Attributes:
+        rule: as it was given.
+        params: what was given for its params.
+        numbers: those of its params that may be tensors, with their values; bound ones are not among them.
+        draws: whether the rule is random; None where only its application can tell.
+    """
+
+    def __init__(self, rule: Any, params: Mapping[str, Any] | None = None) -> None:
+        if rule is None:
+            raise RuleError(
+                "apply_to_gradients needs a rule: a name, a Rule or a function, got None"
+            )
+        self.rule = rule
+        self.params = dict(params or {})
+        self._epoch = -1
+        self._spec = spec = self.look_up()
+        graph, facts = capture_likely(spec)
+        self.draws: bool | None = None
+        self.numbers: dict[str, Any] = {}
+        if spec.family.rule.native is True:
+            self.draws = False  # not by a key
+        if graph is not None:
+            self.draws = graph.input("key") is not None
+            bound = registry.resolve(rule).bound
+            self.numbers = {
+                name: value
+                for name, value in zip(spec.family.runtime, spec.values, strict=True)
+                if name not in bound and f"param:{name}" not in facts
+            }
+
+    def look_up(self) -> Spec:
+        """Return the rule that is meant now, with its params."""
+        epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
+        if epoch != self._epoch:
+            self._spec = apply_now(self.rule, self.params).spec
+            self._epoch = epoch
+        return self._spec
+
+    def at_step(self, numbers: Mapping[str, Any], key: Any, count: Any) -> Application:
+        """Return the rule as it acts in one step.
+
+        Args:
+            numbers: what stands now for some of `numbers`.
+            key: two uint32, or None.
+            count: how many steps have been made, as a tensor; the n-th gradient of this one draws from
+                `fold_in(fold_in(key, count), n)`.
+        """
+        spec = self.look_up()
+        values = (
+            numbers.get(name, value)
+            for name, value in zip(spec.family.runtime, spec.values, strict=True)
+        )
+        spec = Spec(spec.family, tuple(values), spec.token)
+        if key is None:
+            return Application(spec)
+        return Application(spec, fold_step(key, count), Counter())
+
+
+def fold_step(key: Any, count: Any) -> Any:
+    """Return the key of a step, whose number is a tensor."""
+    backend = backend_of(count)
+    number = concrete_number(count)
+    return backend.fold_in(key, count if number is None else int(number))
+
+
+def capture_likely(spec: Spec) -> tuple[Graph | None, dict[str, Any]]:
+    """Return a rule's graph for a gradient such as there may be, and what it needed to know; no graph: it has none."""
+    facts: dict[str, Any] = {}
+    likely = {**LIKELY, **{f"param:{name}": value for name, value in spec.params.items()}}
+    while True:
+        try:
+            return spec.family.graph(False, facts), facts
+        except NeedFact as need:
+            for fact in need.facts:
+                value = likely[fact]
+                facts[fact] = concrete_number(value) if hasattr(value, "dtype") else value
+                if (
+                    facts[fact] is None
+                ):  # a number that is known at run time only: the application says so
+                    return None, facts
+        except TraceError:
+            return None, facts

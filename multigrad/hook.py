@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multigrad_torch.hooks import attach_param_hooks
+    from multigrad_torch.param_hooks import ParamHooks, attach_param_hooks, remove_param_hooks
 
-__all__ = ["attach_param_hooks"]
+__all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "attach_param_hooks":
+    if name in __all__:
         from .lowering.backend import load_backend
 
         load_backend("torch")  # says what to install where torch is missing
-        from multigrad_torch.hooks import attach_param_hooks
+        from multigrad_torch import param_hooks
 
-        return attach_param_hooks
+        return getattr(param_hooks, name)
     raise AttributeError(f"module 'multigrad.hook' has no attribute {name!r}")

@@ -176,3 +176,69 @@ def test_the_check_tells_the_paper_from_what_has_lost_its_square(tmp_path: Path)
     assert "superspike: the paper" in output
     assert "superspike_without_its_square: NOT the paper" in output
     assert "worst at x" in output
+
+
+@pytest.mark.needs("jax", "optax", "flax", "sklearn")
+def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
+    tmp_path: Path,
+) -> None:
+    output = run_example("13_optax_flax.py", tmp_path)
+    _, accuracy = read_numbers(find_line(output, "epoch 10"))
+    assert accuracy > 0.9
+    assert "what the first layer sends: [0.0, 1.0]" in output
+    assert "updates that saw the rule: 220" in output
+
+
+KERAS_BACKENDS = pytest.mark.parametrize("keras_backend", ["torch", "jax", "tensorflow"])
+
+
+def choose_keras_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name not in installed_keras_backends():
+        pytest.skip(f"{name} not installed, or KERAS_BACKEND names another")
+    monkeypatch.setenv("KERAS_BACKEND", name)
+
+
+@pytest.mark.needs("keras", "sklearn")
+@KERAS_BACKENDS
+def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(
+    keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_keras_backend(keras_backend, monkeypatch)
+    output = run_example("14_switch_backends.py", tmp_path)
+    rows = [read_numbers(line) for line in output.splitlines() if "largest difference" in line]
+    installed = [name for name in ("torch", "jax", "tensorflow") if find_spec(name)]
+    assert len(rows) == 2 + len(installed)
+    for accuracy, difference, _ in rows:
+        assert accuracy > 0.8
+        assert difference < 1e-4  # after 75 steps in which a rounded sum may fall on the other side
+    (other,) = read_numbers(find_line(output, "under another rule"))
+    assert other != rows[0][0]
+
+
+@pytest.mark.needs("keras", "sklearn")
+@KERAS_BACKENDS
+def test_keras_example_anneals_the_width_in_every_batch(
+    keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_keras_backend(keras_backend, monkeypatch)
+    output = run_example("15_anneal_a_surrogate.py", tmp_path)
+    rows = [read_numbers(line) for line in output.splitlines() if line.startswith("epoch")]
+    steps = [23 * epoch - 1 for epoch in range(1, 13)]  # 1437 images in batches of 64
+    for (width, _), step in zip(rows, steps, strict=True):
+        assert width == pytest.approx(max(4.0 * 0.5 ** (step / 60), 0.25), abs=1e-3)
+    (accuracy,) = read_numbers(find_line(output, "test accuracy"))
+    assert accuracy > 0.9
+
+
+@pytest.mark.needs("keras", "sklearn")
+def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: Path) -> None:
+    installed = installed_keras_backends()
+    saves, loads = installed[0], installed[-1]
+    output = run_example("16_keras_save_and_load.py", tmp_path, saves, loads)
+    (saved,) = read_numbers(find_line(output, f"saved on {saves}"))
+    (loaded,) = read_numbers(find_line(output, f"loaded on {loads}"))
+    (trained,) = read_numbers(find_line(output, f"trained on {loads}"))
+    assert saved == pytest.approx(loaded, abs=2e-3)
+    assert trained > loaded
+    assert "'bump' is registered here: False" in output
+    assert "bump(grad_out: T[...], tin: T[...]" in output

@@ -79,8 +79,8 @@ def test_scope_activations_does_not_reach_parameters(model: Any) -> None:
     assert gradients(model, rule="scale", params={"s": 10.0}, scope="activations") == [3.0, 2.0]
 
 
-def test_without_hooks_nothing_happens_and_removed_hooks_do_nothing(model: Any) -> None:
-    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
+def test_scope_all_needs_hooks_and_removed_hooks_do_nothing(model: Any) -> None:
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
     assert gradients(model, **use) == [3.0, 2.0]
     hooks = attach(model)
     assert gradients(model, **use) == [30.0, 20.0]
@@ -102,6 +102,7 @@ def test_hooks_attached_twice_act_once(model: Any) -> None:
     third = attach(model)
     assert gradients(model, **use) == [30.0, 20.0]
     third.remove()
+    assert gradients(model, **{**use, "scope": "all"}) == [3.0, 2.0]
 
 
 def test_frozen_parameter_is_skipped(model: Any) -> None:
@@ -164,10 +165,12 @@ def test_model_with_hooks_is_copied_and_the_copy_is_trained(model: Any) -> None:
     import copy
 
     hooks = attach(model)
-    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
+    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
+    gradients(model, **use)
     twin = copy.deepcopy(model)
     hooks.remove()
     assert gradients(model, **use) == [3.0, 2.0]
+    assert gradients(twin, **use) == [3.0, 2.0]
     attach(twin)
     assert gradients(twin, **use) == [30.0, 20.0]
 
@@ -183,6 +186,18 @@ def test_compiled_model_with_hooks_follows_the_rule(model: Any) -> None:
         assert gradients(compiled, **use) == [3.0 * s, 2.0 * s]
         assert gradients(compiled, outside=True, **use) == [3.0 * s, 2.0 * s]
     assert gradients(compiled) == [3.0, 2.0]
+
+
+def test_evaluation_between_forward_and_backward_does_not_count_as_a_forward(model: Any) -> None:
+    import torch
+
+    attach(model)
+    with xg.use("scale", {"s": 10.0}, "params"):
+        loss = model(torch.ones(1)).sum()
+    with torch.no_grad():
+        model(torch.ones(1))
+    loss.backward()
+    assert [p.grad.item() for p in model.parameters()] == [30.0, 20.0]
 
 
 # --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------------

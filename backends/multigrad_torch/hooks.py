@@ -1,136 +1,25 @@
-"""What hangs on torch's hooks: rules on parameter gradients, and regions that checkpoint runs again.
+"""Regions that `torch.utils.checkpoint` runs again.
 
-Parameter hooks act under `use(scope="params")` or `"all"`. A region under `torch.utils.checkpoint` runs forward
-again within backward, perhaps outside of its `use`: it is noted at its first forward, and then runs under that frame.
+It runs forward again within backward, perhaps outside of its `use`: a region is noted at its first forward, and then runs
+under that frame.
 """
 
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Self, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from multigrad.activation import Activation, tracers
-from multigrad.context import CURRENT, Application, Counter, Frame, current
+from multigrad.context import CURRENT, Application, Counter, Frame
 from multigrad.lowering.backend import mirror_frame
-from multigrad.lowering.entries import apply_rule
 
 Tensor: TypeAlias = Any
-
-
-class ParamHooks:
-    """The hooks on one model; `remove()` takes them off. Also a context manager that removes them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._handles: list[Any] = []
-        for module in model.modules():
-            own = [p for p in module.parameters(recurse=False) if p.requires_grad]
-            own = [p for p in own if p not in _hooked]
-            if own:
-                self._attach(module, own)
-
-    def _attach(self, module: nn.Module, parameters: list[nn.Parameter]) -> None:
-        frames = _LastFrame()
-        self._handles.append(module.register_forward_pre_hook(frames.note))
-        for parameter in parameters:
-            _hooked[parameter] = True
-            hook = _Hook(frames)
-            self._handles.append(_Handle(parameter, parameter.register_hook(hook)))
-
-    def remove(self) -> None:
-        """Take the hooks off; the model is as before."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.remove()
-
-
-class _Identity:
-    """A weak map by identity: parameters compare elementwise."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[Any]] = {}
-
-    def __contains__(self, parameter: Any) -> bool:
-        known = self._known.get(id(parameter))
-        return known is not None and known() is parameter
-
-    def __setitem__(self, parameter: Any, value: bool) -> None:
-        self._known[id(parameter)] = weakref.ref(parameter)
-
-    def discard(self, parameter: Any) -> None:
-        self._known.pop(id(parameter), None)
-
-
-_hooked = _Identity()
-
-
-class _Handle:
-    """One parameter's hook and its entry among the hooked ones."""
-
-    def __init__(self, parameter: nn.Parameter, handle: Any) -> None:
-        self.parameter = parameter
-        self.handle = handle
-
-    def remove(self) -> None:
-        self.handle.remove()
-        _hooked.discard(self.parameter)
-
-
-class _LastFrame:
-    """The rule that was in force at the owning module's last forward."""
-
-    def __init__(self) -> None:
-        self.application: Application | None = None
-
-    def note(self, module: nn.Module, inputs: Any) -> None:
-        self.application = current().params
-
-
-class _Hook:
-    """Transforms one parameter's gradient by the rule of the module's last forward."""
-
-    def __init__(self, frames: _LastFrame) -> None:
-        self.frames = frames
-
-    def __call__(self, grad: torch.Tensor) -> torch.Tensor:
-        application = self.frames.application or CURRENT.get().params
-        if application is None:
-            return grad
-        return apply_rule(application, None, grad, None)
-
-
-def attach_param_hooks(model: nn.Module) -> ParamHooks:
-    """Let rules of scope "params" and "all" act on the gradients of a model's parameters.
-
-    The rule is that in force at the owning module's last forward, so it acts even where backward runs after the
-    `with`. Frozen parameters are skipped; a parameter that is hooked already is not hooked twice.
-
-    Example:
-        >>> hooks = attach_param_hooks(model)
-        >>> with xg.use("clip_norm", scope="params"):
-        ...     loss = model(x).sum()
-        >>> loss.backward()
-        >>> hooks.remove()
-
-    Returns:
-        The hooks: `remove()` takes them off.
-    """
-    return ParamHooks(model)
-
-
-# --- checkpointed regions ----------------------------------------------------------------------------
 
 top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
@@ -144,9 +33,11 @@ def may_run_again() -> bool:
     return top_hooks(True) is not None or not is_forward_mode_enabled()
 
 
-def call_noted(activation: Activation, x: Tensor) -> Tensor:
+def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in what may be a checkpointed region."""
     note_regions()
+    if values:
+        return activation.apply_as(x, activation.with_values(values))
     return activation.apply(x)
 
 
@@ -204,7 +95,7 @@ class RunAgain:
             counter = Counter()
             counter.advance(self.count)
             application = Application(frame.activations.spec, frame.activations.key, counter)
-            frame = Frame(application, frame.params, frame.token)
+            frame = replace(frame, activations=application)
         with ExitStack() as stack:
             mirror_frame(stack, frame.token)
             stack.callback(CURRENT.reset, CURRENT.set(frame))

@@ -1,0 +1,367 @@
+"""`multigrad.keras.apply_to_gradients`: an optimizer whose steps see the gradients after a rule.
+
+The optimizer wraps another one, in the manner of Keras's `LossScaleOptimizer`: overriding `apply` is the one place
+that the train steps of all three Keras backends pass. What belongs to the steps (rates, counts, clipping, averages)
+stays with the inner optimizer.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from ..context import normalize_key
+from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
+from ..gradients import GradientRule
+from ..lowering.backend import backend_of
+from ..lowering.entries import apply_rule
+from ..rule import Rule
+from .config import describe_params, describe_rule, read_params, read_rule
+from .params import spread_defaults
+from .tracing import HOST
+
+Tensor = Any
+
+
+def _opaque(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep torch.compile out of a function: it would follow it into the lookup of a rule's code."""
+    return function if HOST.opaque is None else HOST.opaque(function)
+
+
+def apply_to_gradients(
+    optimizer: Any,
+    rule: str | Rule | Callable[..., Any],
+    params: Mapping[str, Any] | None = None,
+    *,
+    key: Any = None,
+) -> Any:
+    """Return an optimizer whose steps see each gradient after the rule, with `tin=None`.
+
+    The rule comes before the optimizer's own clipping, weight decay, averaging and gradient accumulation. Applied
+    twice, the rule given last acts first. Given a LossScaleOptimizer, the rule sees the unscaled gradients.
+
+    Example:
+        >>> optimizer = apply_to_gradients(keras.optimizers.Adam(), "clip_norm", {"max_norm": 1.0})
+        >>> model.compile(optimizer, "mse")
+        >>> optimizer.params["max_norm"].assign(0.5)  # between fits, without a retrace; Anneal does it within one
+
+    Args:
+        optimizer: a Keras optimizer that has not been built, or the name of one.
+        rule: a name, a Rule or a function.
+        params: values for the rule's params; numbers become variables of the optimizer.
+        key: the key of random rules; drawn like Keras's seeds where there is none. Step s, whose n-th gradient is
+            meant, draws from `fold_in(fold_in(key, s), n)`.
+
+    Raises:
+        RuleError: the rule or a param is unknown, or the optimizer is none (also a TypeError) or is built already
+            (also a ValueError).
+    """
+    if isinstance(optimizer, str):
+        optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        _check_fresh(optimizer)
+        inner = apply_to_gradients(optimizer.inner_optimizer, rule, params, key=key)
+        return type(optimizer)(
+            inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
+        )
+    return RuledOptimizer(optimizer, rule, params, key=key)
+
+
+class _OfInner:
+    """An attribute that is the inner optimizer's; what Keras sets before there is one is dropped."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else getattr(instance.inner_optimizer, self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        inner = vars(instance).get("inner_optimizer")
+        if inner is not None:
+            setattr(inner, self.name, value)
+
+
+class RuleParams(Mapping[str, Any]):
+    """The params of an optimizer's rule by name.
+
+    Attributes:
+        variables: those that are numbers.
+        settled: the others, as they are.
+    """
+
+    def __init__(self, variables: dict[str, Any], settled: dict[str, Any]) -> None:
+        self.variables = variables
+        self.settled = settled
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.variables:
+            return self.variables[name]
+        if name in self.settled:
+            return self.settled[name]
+        raise RuleError(
+            f"the optimizer's rule has no param {name!r}{suggest(name, list(self))} "
+            f"(params: {', '.join(self) or 'none'})"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.variables, *self.settled))
+
+    def __len__(self) -> int:
+        return len(self.variables) + len(self.settled)
+
+    def __repr__(self) -> str:
+        return repr({**self.variables, **self.settled})
+
+
+@keras.saving.register_keras_serializable(package="multigrad")
+class RuledOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that hands the gradients to another one after a rule; see `apply_to_gradients`.
+
+    Gradients of an embedding, which TensorFlow gives as slices, become dense. Under a distribution strategy the rule
+    acts on each replica's gradients, as clipping does.
+    """
+
+    weight_decay = _OfInner()
+    clipnorm = _OfInner()
+    clipvalue = _OfInner()
+    global_clipnorm = _OfInner()
+    use_ema = _OfInner()
+    ema_momentum = _OfInner()
+    ema_overwrite_frequency = _OfInner()
+    gradient_accumulation_steps = _OfInner()
+    _iterations = _OfInner()
+    _trainable_variables = _OfInner()
+    _trainable_variables_indices = _OfInner()
+    _model_variables_moving_average = _OfInner()
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        rule: str | Rule | Callable[..., Any],
+        params: Mapping[str, Any] | None = None,
+        *,
+        key: Any = None,
+        loss_scale_factor: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        _check_fresh(inner_optimizer)
+        given = {name: _plain(value) for name, value in (params or {}).items()}
+        defaults = {} if rule is None else spread_defaults(rule)
+        found = GradientRule(rule, {**defaults, **given})
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = inner_optimizer
+        # The rule sees unscaled gradients, so that they are unscaled here.
+        self.loss_scale_factor = (
+            loss_scale_factor
+            if loss_scale_factor is not None
+            else inner_optimizer.loss_scale_factor
+        )
+        inner_optimizer.loss_scale_factor = None
+        self._found = found
+        if key is not None:
+            self._key = _read_key(key)
+        else:
+            self._key = None if found.draws is False else _draw_key()
+        self._params = RuleParams(
+            {name: self._add_number(name, number) for name, number in found.numbers.items()},
+            {name: value for name, value in found.params.items() if name not in found.numbers},
+        )
+
+    def _add_number(self, name: str, number: float) -> Any:
+        initializer = keras.initializers.Constant(number)
+        return self.add_variable((), initializer, aggregation="only_first_replica", name=name)
+
+    @property
+    def rule(self) -> str | Rule | Callable[..., Any]:
+        """The rule as it was given."""
+        return self._found.rule
+
+    @property
+    def params(self) -> RuleParams:
+        """The rule's params: numbers as variables, to be assigned; others as they are, which are fixed."""
+        return self._params
+
+    @property
+    def variables(self) -> list[Any]:
+        """The rule's numbers, then the inner optimizer's variables."""
+        # Not those that Keras makes for the rate and count of any optimizer: here they are the inner one's.
+        return [*self._params.variables.values(), *self.inner_optimizer.variables]
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    @property
+    def iterations(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.iterations
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Build the inner optimizer."""
+        self.inner_optimizer.build(variables)
+        self.built = True
+
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Any = None) -> None:
+        """Step with the gradients after the rule."""
+        grads = list(grads)
+        if trainable_variables is None:
+            variables = self._trainable_variables
+        else:
+            variables = trainable_variables = list(trainable_variables)
+            if grads and not self.built:
+                with keras.name_scope(self.name):
+                    self.build(variables)
+        if len(grads) == len(variables):  # else the inner optimizer says what is wrong
+            grads = self._transform(grads, variables)
+        self.inner_optimizer.apply(grads, trainable_variables)
+
+    def _transform(self, grads: list[Tensor], variables: Sequence[Any]) -> list[Tensor]:
+        places = [
+            i
+            for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
+            # What overwrites a variable (float8 scales) is no gradient.
+            if grad is not None and not self._overwrite_variable_with_gradient(variable)
+        ]
+        dense = [_as_dense(grads[i], variables[i], self.loss_scale_factor) for i in places]
+        grads = list(grads)
+        for i, grad in zip(places, self._apply_rule(dense), strict=True):
+            grads[i] = grad
+        return grads
+
+    @_opaque
+    def _apply_rule(self, grads: list[Tensor]) -> list[Tensor]:
+        if not grads:
+            return grads
+        guard = backend_of(grads[0]).guard
+        if guard is not None:
+            guard(grads[0], None)  # a name may change its meaning
+        numbers = {name: _read(variable) for name, variable in self._params.variables.items()}
+        count = None if self._key is None else _as_tensor(self._iterations)
+        application = self._found.at_step(numbers, self._key, count)
+        return [apply_rule(application, None, grad, None) for grad in grads]
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Let the inner optimizer set the model's final values."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Tell the inner optimizer which variables do not decay."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set all variables, the rule's numbers first."""
+        numbers = self._params.variables.values()
+        for variable, weight in zip(numbers, weights, strict=False):
+            variable.assign(weight)
+        self.inner_optimizer.set_weights(weights[len(numbers) :])
+
+    def save_own_variables(self, store: Any) -> None:
+        """Store the rule's numbers; Keras stores the inner optimizer, which is an attribute, by itself."""
+        for name, variable in self._params.variables.items():
+            store[name] = keras.ops.convert_to_numpy(variable)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the rule's numbers."""
+        for name in set(self._params.variables) & set(store.keys()):
+            self._params.variables[name].assign(store[name])
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the optimizer as data, with the rule's numbers as they are now.
+
+        Raises:
+            RuleError: the rule cannot be saved.
+        """
+        numbers = {name: _plain(variable) for name, variable in self._params.variables.items()}
+        return {
+            "name": self.name,
+            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "rule": describe_rule(self.rule),
+            "params": describe_params({**self._params.settled, **numbers}),
+            "key": None if self._key is None else list(self._key),
+            "loss_scale_factor": self.loss_scale_factor,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> RuledOptimizer:
+        """Return the optimizer that a config describes.
+
+        Raises:
+            RuleError: the rule is not known here.
+        """
+        own = {
+            "inner_optimizer": keras.saving.deserialize_keras_object(
+                config["inner_optimizer"], custom_objects=custom_objects
+            ),
+            "rule": read_rule(config["rule"]),
+            "params": read_params(config["params"]),
+            "key": None if config["key"] is None else tuple(config["key"]),
+        }
+        return cls(**{**config, **own})
+
+
+def _check_fresh(optimizer: Any) -> None:
+    """Refuse what is no optimizer, and one that has variables for some model already."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise RuleTypeError(
+            f"apply_to_gradients takes a Keras optimizer, got {type(optimizer).__name__} {optimizer!r:.60}; "
+            f"write apply_to_gradients(keras.optimizers.SGD(0.01), 'clip_norm')"
+        )
+    if optimizer.built:
+        raise RuleValueError(
+            f"optimizer {optimizer.name!r} is built already, for the variables of a model; call "
+            f"apply_to_gradients on a new one: type(optimizer).from_config(optimizer.get_config())"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return the number that a variable or a tensor holds now; anything else as it is."""
+    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+        return keras.ops.convert_to_numpy(value).item()
+    return value
+
+
+def _as_tensor(variable: Any) -> Tensor:
+    """Return a variable's value; `convert_to_tensor` would leave it a variable on TensorFlow."""
+    return keras.ops.cast(variable, variable.dtype)
+
+
+def _read(variable: Any) -> Any:
+    """Return a variable's value as a tensor, or as a number where that is faster."""
+    value = _as_tensor(variable)
+    return value if HOST.read_number is None else HOST.read_number(value)
+
+
+def _read_key(key: Any) -> tuple[int, int]:
+    """Return a user's key as two ints, which a config can hold."""
+    words = normalize_key(key)
+    if not isinstance(words, tuple):
+        words = backend_of(words).to_numpy(words)
+    first, second = words
+    return int(first), int(second)
+
+
+def _draw_key() -> tuple[int, int]:
+    """Draw a key as Keras draws the seeds of its generators, so that `set_random_seed` makes it repeat."""
+    words = keras.ops.convert_to_numpy(keras.random.SeedGenerator().state)
+    return 0, int(words[0])
+
+
+def _as_dense(grad: Tensor, variable: Any, scale: float | None) -> Tensor:
+    """Return a gradient as an unscaled tensor."""
+    if type(grad).__name__ == "IndexedSlices":
+        import tensorflow as tf
+
+        # Not convert_to_tensor, which warns of memory that is not avoided here.
+        grad = tf.math.unsorted_segment_sum(grad.values, grad.indices, variable.shape[0])
+    return grad if scale is None else grad / scale
