@@ -1,6 +1,6 @@
-"""multigrad in Keras 3: the layer `Activation`, on whichever backend Keras runs.
+"""multigrad in Keras 3: layers, activations, a callback and an optimizer, on whichever backend Keras runs.
 
-Importing this room imports Keras and registers the layer at once, so that loading a model finds it.
+Importing this room imports Keras and registers them at once, so that loading a model finds them.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -23,7 +23,18 @@ except ImportError as error:
 # Before anything is traced: a compiler cannot follow the import of a backend.
 load_backend(keras.config.backend())
 
+from .anneal import Anneal
+from .custom_gradient import CustomGradient
 from .function import FunctionOperation
-from .layer import Activation
+from .layer import Activation, ActivationFunction, activation
+from .optimizer import apply_to_gradients
 
-__all__ = ["Activation", "FunctionOperation"]
+__all__ = [
+    "Activation",
+    "ActivationFunction",
+    "Anneal",
+    "CustomGradient",
+    "FunctionOperation",
+    "activation",
+    "apply_to_gradients",
+]

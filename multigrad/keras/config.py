@@ -1,44 +1,63 @@
-"""A rule as data, for `get_config`: names and numbers only, so that loading a file never runs code.
+"""A rule as data, for `get_config`: names, numbers and graphs, so that loading a file never runs code.
 
-    "triangular"
-    {"name": "triangular", "params": {"width": 2.0}}
-    {"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
-
-The second form is a rule with bound params. The parts of the third are any of the three.
+"triangular"                                                    a rule of multigrad's own
+{"name": "triangular", "params": {"width": 2.0}}                the same with bound params
+{"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
+{"name": "my_rule", "graph": {"format": "multigrad", ...}}      a rule of the user's: loads where it is unknown
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import RuleError, RuleTypeError
+from ..errors import FormatError, MultigradError, RuleError, RuleTypeError
 from ..lowering.backend import concrete_number
 from ..registry import compose, get, resolve, rules
 from ..rule import Rule
+from ..saving import from_dict
 
-RuleData = Any  # None, a name, or one of the two forms above
+RuleData = Any  # None, a name, or one of the forms above
+OWN = "multigrad.rules."
 
 
-def describe_rule(rule: Any) -> RuleData:
+def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleData:
     """Return a layer's rule as data.
 
+    Args:
+        settled: the layer's params that are part of the rule's code: they are part of its graph.
+
     Raises:
-        RuleError: it is a function, or has a part that is one, which is registered under no name.
+        RuleError: it, or a part of it, cannot be captured, and is registered under no name.
     """
-    if rule is None or isinstance(rule, str):
-        return rule
-    rule = resolve(rule)
-    name = find_name(rule)
+    if rule is None:
+        return None
+    given, rule = rule, resolve(rule)
+    name = given if isinstance(given, str) else find_name(rule)
+    bound = dict(rule.bound)
     if name is not None:
-        bound = {k: v for k, v in rule.bound.items() if k not in get(name).bound}
-        return {"name": name, "params": describe_params(bound)} if bound else name
-    if rule.function is not None:
-        raise RuleError(explain_nameless(rule))
-    data: dict[str, Any] = {"compose": [describe_rule(part) for part in rule.parts]}
-    if rule.bound:
-        data["params"] = describe_params(rule.bound)
-    return data
+        bound = {k: v for k, v in bound.items() if k not in get(name).bound}
+    data: dict[str, Any] = {} if name is None else {"name": name}
+    if not is_own(rule):
+        try:
+            known = rule if name is None else rule.copy(name=name)
+            data["graph"] = known.with_params(**(settled or {})).to_dict()
+        except MultigradError as error:
+            if name is None and rule.function is not None:
+                raise RuleError(explain_nameless(rule, error)) from error
+    if name is None:
+        if "graph" in data and (rule.function is not None or not all(map(is_own, rule.parts))):
+            return data  # with what is bound
+        data = {"compose": [describe_rule(part) for part in rule.parts]}
+    if bound:
+        data["params"] = describe_params(bound)
+    return name if data == {"name": name} else data
+
+
+def is_own(rule: Any) -> bool:
+    """Return whether a rule is one of multigrad's own, which are the same wherever it is installed."""
+    return f"{getattr(resolve(rule).function, '__module__', None)}.".startswith(OWN)
 
 
 def find_name(rule: Rule) -> str | None:
@@ -59,17 +78,12 @@ def is_same(registered: Rule, rule: Rule) -> bool:
     )
 
 
-def explain_nameless(rule: Rule) -> str:
+def explain_nameless(rule: Rule, error: MultigradError) -> str:
     """Return why a rule cannot be saved, and what to do."""
-    if rule.name in rules():
-        return (
-            f"rule {rule.name!r} cannot be saved: another rule is registered under that name now. "
-            f"Give the layer the name, or register this one under a name of its own"
-        )
-    word = rule.name if rule.name.isidentifier() else "my_rule"
+    word = rule.name if rule.name.isidentifier() and rule.name not in rules() else "my_rule"
     return (
-        f"rule {rule.name!r} cannot be saved: a config holds rules by name, and this function has "
-        f"none. Register it: write @xg.register({word!r}) over it"
+        f"rule {rule.name!r} cannot be saved as a graph ({error}), and no name stands for it. Register it, so that it "
+        f"is saved by name: write @xg.register({word!r}) over it"
     )
 
 
@@ -95,9 +109,22 @@ def read_rule(data: RuleData) -> str | Rule | None:
     """Return the rule that `describe_rule` described, or its name.
 
     Raises:
-        RuleError: a name stands for no rule here, or the data has another form.
+        RuleError: it was saved by name, and the name stands for no rule here.
+        FormatError: the data has another form.
     """
     return None if data is None else _read_rule(data)
+
+
+def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
+    """Return the rule and the params of a layer; what the rule's graph has settled is no param any more.
+
+    Raises:
+        RuleError, FormatError: as `read_rule`.
+    """
+    found, given = read_rule(rule), read_params(params)
+    if isinstance(found, Rule):
+        given = {name: value for name, value in given.items() if name not in found.bound}
+    return found, given
 
 
 def _read_rule(data: RuleData) -> str | Rule:
@@ -105,17 +132,64 @@ def _read_rule(data: RuleData) -> str | Rule:
         find_rule(data)
         return data
     keys = set(data) - {"params"} if isinstance(data, Mapping) else set()
-    if keys == {"name"}:
-        rule = find_rule(data["name"])
-    elif keys == {"compose"} and isinstance(data["compose"], list):
-        rule = compose(*[_read_rule(part) for part in data["compose"]])
+    bound = read_params(data.get("params")) if keys else {}
+    if keys == {"compose"} and isinstance(data["compose"], list):
+        rule: str | Rule = compose(*[_read_rule(part) for part in data["compose"]])
+    elif keys == {"graph"}:
+        return read_graph(data["graph"])
+    elif keys == {"name", "graph"} and isinstance(data["name"], str):
+        saved = read_graph(data["graph"])
+        if not has_same_meaning(data["name"], saved, data["graph"]):
+            return saved
+        rule = data["name"]
+    elif keys == {"name"} and isinstance(data["name"], str):
+        rule = data["name"]
+        find_rule(rule)
     else:
-        raise RuleTypeError(
-            f"a saved rule is a name, {{'name': ..., 'params': ...}} or {{'compose': [...]}}, "
-            f"got {data!r}"
+        raise FormatError(
+            f"a saved rule is a name, {{'name': ..., 'params': ...}}, {{'compose': [...]}} or "
+            f"{{'graph': ...}}, got {str(data)[:200]}"
         )
-    params = read_params(data.get("params"))
-    return rule.with_params(**params) if params else rule
+    return resolve(rule).with_params(**bound) if bound else rule
+
+
+def read_graph(data: Any) -> Rule:
+    """Return the rule in a document."""
+    rule = from_dict(data)
+    if not isinstance(rule, Rule):
+        raise FormatError(
+            f"a saved layer needs a rule, and this document is a {type(rule).__name__}"
+        )
+    return rule
+
+
+def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
+    """Return whether a name stands for the saved rule here; with a warning, if for another one."""
+    if name not in rules():
+        return False
+    try:
+        now = get(name)
+        now = now.with_params(
+            **{k: v for k, v in saved.bound.items() if k not in now.bound}
+        ).to_dict()
+    except MultigradError:
+        now = None
+    if without_texts(now) == without_texts(data):
+        return True
+    warnings.warn(
+        f"rule {name!r} was saved with another graph than that of the rule registered under the name now: the "
+        f"saved one acts. Assign layer.rule = {name!r} to take the other",
+        stacklevel=2,
+    )
+    return False
+
+
+def without_texts(data: Any) -> Any:
+    """Return a document without what does not act: a rule's name and docstring, and where its code stood."""
+    if isinstance(data, Mapping):
+        texts = ("doc", "at", "name") if "first_order" in data else ("at",)
+        return {k: without_texts(v) for k, v in data.items() if k not in texts}
+    return [without_texts(item) for item in data] if isinstance(data, list) else data
 
 
 def find_rule(name: str) -> Rule:
@@ -126,8 +200,14 @@ def find_rule(name: str) -> Rule:
         raise RuleError(f"{error}; a saved layer needs it: register it before loading") from None
 
 
-def read_params(data: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return params from JSON values; a rule's static params may be tuples, never lists."""
+def read_params(data: Any) -> dict[str, Any]:
+    """Return params from JSON values; a rule's static params may be tuples, never lists.
+
+    Raises:
+        FormatError: they are not values by name.
+    """
+    if data is not None and not isinstance(data, Mapping):
+        raise FormatError(f"a saved rule's params are values by name, got {str(data)[:200]}")
     return {name: _from_json(value) for name, value in (data or {}).items()}
 
 

@@ -11,6 +11,7 @@ may go stale.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,13 +20,18 @@ import keras
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from ..activation import plain
-from ..errors import StaleTraceError
+from ..errors import GradientError, StaleTraceError, UnsupportedOp
 from ..forwards import Forward
-from ..lowering.backend import backend_of
+from ..lowering.backend import Backend, backend_of, load_backend
 
 Tensor = Any
-__all__ = ["BACKEND", "in_symbolic_scope", "is_inference_trace", "run_forward", "run_inference"]
+__all__ = [
+    "BACKEND", "HOST", "in_symbolic_scope", "is_exporting", "is_inference_trace", "refuse_scan", "refuse_xla", "run_forward",
+    "run_inference",
+]  # fmt: skip
 BACKEND: str = keras.config.backend()  # Keras fixes it when it is imported
+HOST: Backend = load_backend(BACKEND)
+EXPORTERS = ("keras.src.export", "tensorflow.python.saved_model")
 INFERENCE_STEPS = ("test_step", "predict_step")
 
 
@@ -66,13 +72,74 @@ def is_inside_step(names: tuple[str, ...]) -> bool:
     return False
 
 
-def run_inference(forward: Forward, x: Tensor) -> Tensor:
-    """Return the activation of x in a trace that refuses gradients, because it knows no rule."""
+def is_exporting(x: Tensor) -> bool:
+    """Return whether a model is being exported: what is written must run where multigrad is not."""
+    if HOST.is_exporting is not None and HOST.is_exporting():
+        return True
+    if not HOST.is_traced(x):
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(EXPORTERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def refuse_xla(layer: Any) -> None:
+    """Raise where a model that is being built asks XLA to compile a layer that runs in another framework.
+
+    Keras (3.15) itself would warn, and compile nothing in the whole model.
+
+    Raises:
+        UnsupportedOp: Keras runs on TensorFlow, whose XLA cannot call another framework.
+    """
+    if layer.supports_jit:
+        return
+    frame = sys._getframe(1)
+    while frame is not None:
+        model = frame.f_locals.get("self")
+        if isinstance(model, keras.Model) and asks_for_xla(model):
+            raise UnsupportedOp(
+                f"layer {layer.name!r} runs in {layer.backend!r}, which TensorFlow's XLA cannot call: compile the "
+                f"model with jit_compile=False (or 'auto'), or give the layer backend=None"
+            )
+        frame = frame.f_back
+
+
+def asks_for_xla(model: Any) -> bool:
+    """Return whether a model was compiled with `jit_compile=True`."""
+    # What `compile` was given: `model.jit_compile` is what became of it, and `get_compile_config` reads all Variables.
+    compiled = getattr(model, "_compile_config", None)
+    return compiled is not None and compiled.config.get("jit_compile") is True
+
+
+def refuse_scan(what: str) -> None:
+    """Raise where a recurrent layer scans on jax: a draw would take the generator's state out of the loop.
+
+    Raises:
+        GradientError: it does.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if (
+            frame.f_code.co_name == "_step"
+            and frame.f_globals.get("__name__") == "keras.src.backend.jax.rnn"
+        ):
+            raise GradientError(
+                f"{what} draws random numbers in a recurrent layer, whose steps jax runs as a loop in which no "
+                f"generator can go on: give the recurrent layer unroll=True"
+            )
+        frame = frame.f_back
+
+
+def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return a forward of x in a trace that refuses gradients, because it knows no rule."""
     import tensorflow as tf
 
     @tf.custom_gradient
     def function(tin: Tensor) -> tuple[Tensor, Any]:
-        return run_forward(forward, tin), refuse_gradient
+        return run(tin), refuse_gradient
 
     return function(x)
 

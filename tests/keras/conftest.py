@@ -90,8 +90,15 @@ class Network:
 
     def reset(self, model: Any) -> Any:
         """Give the model the initial weights again."""
-        model.set_weights(self.weights)
+        for variable, weight in zip(model.trainable_variables, self.weights, strict=True):
+            variable.assign(weight)
         return model
+
+    def trained(self, model: Any) -> list[Array]:
+        """Give the trained weights: a rule's numbers are weights too, which no gradient changes."""
+        import keras
+
+        return [np.array(keras.ops.convert_to_numpy(v.value)) for v in model.trainable_variables]
 
     def step(self, derivative: Callable[[Array], Array]) -> list[Array]:
         """Give the weights after one step on all the data, with this derivative of the spikes."""
@@ -106,7 +113,7 @@ class Network:
     def train(self, model: Any) -> list[Array]:
         """Give the weights after one step on all the data, by Keras."""
         model.fit(self.x, self.y, batch_size=len(self.x), shuffle=False, verbose=0)
-        return model.get_weights()
+        return self.trained(model)
 
     def check(
         self, model: Any, derivative: Callable[[Array], Array], tolerance: float = 1e-6

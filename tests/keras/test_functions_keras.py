@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -133,3 +138,254 @@ def test_a_function_closes_over_a_keras_variable_without_a_gradient_for_it() -> 
     after = model(X)
     assert np.allclose(2 * (before - 0), keras.ops.convert_to_numpy(after), rtol=1e-5, atol=1e-6)
     assert all(np.all(np.isfinite(change)) for change in first_step(model))
+
+
+def test_words_and_numbers_among_symbolic_tensors_stay_what_they_are() -> None:
+    import keras
+
+    def scaled(given: dict[str, Any]) -> Any:
+        factor = given["factor"] if given["mode"] == "times" else 1.0 / given["factor"]
+        return {"y": [given["x"] * factor]}
+
+    inputs = keras.Input((None, 3))
+    outputs = xg.function(scaled)({"x": inputs, "factor": 4.0, "mode": "by"})
+    assert outputs["y"][0].shape == (None, None, 3)
+    found = keras.Model(inputs, outputs)(X[None])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(found["y"][0]), X[None] / 4.0)
+
+
+def test_a_random_function_needs_a_key_or_a_layer_where_there_is_no_generator() -> None:
+    import keras
+
+    jammed = xg.function(lambda x: x * 1.0, lambda grad_out, x: grad_out * xp.rand_like(x))
+    with_key = first_step(build(jammed.keyed(7)))
+    assert np.all(np.isfinite(with_key[0]))
+    if keras.config.backend() == "jax":
+        with pytest.raises(xg.RuleError, match=r"CustomGradient\(<lambda>\).*keyed\(0\)"):
+            build(jammed)
+    else:
+        assert np.all(np.isfinite(first_step(build(jammed))[0]))
+
+
+# --- what is saved ---------------------------------------------------------------------------------------
+
+
+def scaled_pair(x: Any, w: Any, scale: float, mode: str = "plus") -> Any:
+    def grad(upstream: Any) -> Any:
+        total = upstream["product"] + upstream["others"][0]
+        return total * scale, total * 10.0, None
+
+    others = [x + w if mode == "plus" else x - w]
+    return {"product": x * w * scale, "others": others}, grad
+
+
+def build_pair(call: Any) -> Any:
+    """Give a model around a function of two tensors, a number and a word."""
+    import keras
+
+    keras.utils.set_random_seed(3)
+    x = keras.Input((3,))
+    found = call(keras.layers.Dense(3)(x), keras.layers.Dense(3)(x), 2.0, mode="minus")
+    return keras.Model(x, keras.layers.Dense(1)(found["product"] + found["others"][0]))
+
+
+LOAD = """
+import sys
+import numpy as np
+import multigrad.keras  # all that loading needs
+import keras
+
+model = keras.saving.load_model(sys.argv[1], safe_mode=True)
+x = np.load(sys.argv[2])
+np.save(sys.argv[3], model.predict(x, verbose=0))
+model.compile(keras.optimizers.SGD(1.0), "mse")
+model.train_on_batch(x, np.ones((len(x), 1), np.float32))
+np.savez(sys.argv[4], *model.get_weights())
+print(keras.config.backend())
+"""
+
+
+@pytest.mark.parametrize("reader", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize("style", ["layer", "operation"])
+def test_a_fresh_process_on_any_backend_trains_without_the_source(
+    xk: ModuleType, style: str, reader: str, tmp_path: Path
+) -> None:
+    import keras
+
+    if find_spec(reader) is None:
+        pytest.skip(f"{reader} not installed")
+    function = xg.custom_gradient(scaled_pair)
+    model = build_pair(xk.CustomGradient(function) if style == "layer" else function)
+    files = [str(tmp_path / name) for name in ("model.keras", "x.npy", "y.npy", "weights.npz")]
+    model.save(files[0])
+    np.save(files[1], X)
+    run = subprocess.run(
+        [sys.executable, "-c", LOAD, *files],
+        env={**os.environ, "KERAS_BACKEND": reader},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == reader
+    np.testing.assert_allclose(np.load(files[2]), model.predict(X, verbose=0), rtol=1e-5, atol=1e-6)
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    model.train_on_batch(X, np.ones((4, 1), np.float32))
+    theirs = np.load(files[3])
+    for i, ours in enumerate(model.get_weights()):
+        np.testing.assert_allclose(theirs[f"arr_{i}"], ours, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loaded_layer_has_its_backend_and_a_clone_its_function(
+    xk: ModuleType, tmp_path: Path
+) -> None:
+    import keras
+
+    model = build_pair(xk.CustomGradient(xg.custom_gradient(scaled_pair), "numpy", name="pair"))
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    layer = loaded.get_layer("pair")
+    assert layer.backend == "numpy"
+    with pytest.raises(xg.TraceError, match="was not saved for"):
+        layer(X, X, 2.0, mode="sideways")
+    clone = keras.models.clone_model(model)
+    clone.load_weights(tmp_path / "model.weights.h5")
+    expected = first_step(model)
+    for other in (loaded, clone):
+        for a, b in zip(first_step(other), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_layer_whose_function_is_not_captured_cannot_be_saved(xk: ModuleType) -> None:
+    @xg.custom_gradient(native=True)
+    def as_it_is(x: Any) -> Any:
+        return x * 1.0, lambda upstream: upstream
+
+    layer = xk.CustomGradient(as_it_is, name="gate")
+    layer(X)
+    with pytest.raises(
+        xg.TraceError, match="layer 'gate' cannot be saved: function 'as_it_is' runs"
+    ):
+        layer.get_config()
+
+
+@pytest.mark.parametrize(
+    "data", [None, 3, {}, {"format": "multigrad", "version": 99}, "triangular"]
+)
+def test_a_malformed_function_in_a_config_is_refused(xk: ModuleType, data: Any) -> None:
+    layer = xk.CustomGradient(xg.function(clipped, clipped_backward), name="gate")
+    layer(X, 1.5)
+    with pytest.raises(xg.FormatError, match="layer 'gate'"):
+        xk.CustomGradient.from_config({**layer.get_config(), "function": data})
+    rule = xg.get("triangular").to_dict()
+    with pytest.raises(xg.FormatError, match="layer 'gate': it needs a function"):
+        xk.CustomGradient.from_config({**layer.get_config(), "function": rule})
+    with pytest.raises(xg.FormatError, match="operation 'gate'"):
+        xk.FunctionOperation.from_config({"name": "gate", "function": data})
+
+
+def test_a_bridged_layer_is_exported_in_its_native_form(xk: ModuleType, tmp_path: Path) -> None:
+    import keras
+
+    function = xg.function(clipped, clipped_backward)
+    x = keras.Input((3,))
+    model = keras.Model(x, xk.CustomGradient(function, "numpy")(keras.layers.Dense(3)(x), 1.5))
+    one = X[1:2]  # Keras exports to torch for one row
+    expected = model.predict(one, verbose=0)
+    if keras.config.backend() == "torch":
+        import torch
+
+        model.export(tmp_path / "model.pt2", format="torch", verbose=False)
+        loaded = torch.export.load(tmp_path / "model.pt2").module()
+        found = loaded(torch.from_numpy(one)).detach().numpy()
+    else:
+        tf = pytest.importorskip("tensorflow")
+        model.export(str(tmp_path / "model"), format="tf_saved_model", verbose=False)
+        loaded = tf.saved_model.load(str(tmp_path / "model"))
+        found = loaded.serve(one).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_only_another_framework_can_run_is_not_exported(
+    xk: ModuleType, tmp_path: Path
+) -> None:
+    import keras
+
+    as_it_is = xg.function(clipped, clipped_backward, native=True)
+    x = keras.Input((3,))
+    model = keras.Model(x, xk.CustomGradient(as_it_is, "numpy", name="gate")(x, 1.5))
+    style = "torch" if keras.config.backend() == "torch" else "tf_saved_model"
+    if style == "tf_saved_model":
+        pytest.importorskip("tensorflow")
+    path = tmp_path / ("model.pt2" if style == "torch" else "model")
+    # Keras wraps what fails in torch's exporter.
+    kind = RuntimeError if style == "torch" else xg.TraceError
+    with pytest.raises(kind, match="layer 'gate' runs in 'numpy' and cannot be exported"):
+        model.export(str(path), format=style, verbose=False)
+
+
+@pytest.mark.needs("torch")
+def test_a_length_that_is_not_known_is_told_by_trying(xk: ModuleType) -> None:
+    import keras
+
+    from ..autograd_classes import BranchesOnValues
+
+    layer = xk.CustomGradient(xg.from_autograd_function(BranchesOnValues), "torch")
+    outputs = layer(keras.Input((None, 3), dtype="float32"))
+    assert (outputs.shape, outputs.dtype) == ((None, None, 3), "float32")
+
+    class Around(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return layer(x) * 2.0
+
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, Around()(inputs))
+    assert model.output_shape == (None, None, 3)
+    np.testing.assert_allclose(model.predict(X[None], verbose=0), 2 * np.tanh(X[None]), rtol=1e-6)
+
+
+def test_a_shape_is_told_for_shapes(xk: ModuleType) -> None:
+    row_sums = xk.CustomGradient(xg.function(lambda x: xp.sum(x, axis=-1)))
+    assert row_sums.compute_output_shape((None, 4, 3)) == (None, 4)
+    pair = xk.CustomGradient(xg.function(lambda x, y: (x + y, xp.sum(y))))
+    assert pair.compute_output_shape((None, 3), (None, 3)) == ((None, 3), ())
+
+
+# --- bad input -------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_function_is_refused_with_what_to_write(xk: ModuleType) -> None:
+    class Clipped:
+        pass
+
+    with pytest.raises(
+        xg.RuleError, match=r"xg\.custom_gradient\(clipped\).*xg\.function\(clipped"
+    ):
+        xk.CustomGradient(clipped, name="gate")
+    with pytest.raises(TypeError, match=r"layer 'gate'.*xg\.from_autograd_function\(Clipped\)"):
+        xk.CustomGradient(Clipped, name="gate")
+    with pytest.raises(TypeError, match=r"got str 'triangular'"):
+        xk.CustomGradient("triangular")
+    layer = xk.CustomGradient(xg.function(clipped, clipped_backward))
+    with pytest.raises(TypeError, match="takes a Function"):
+        layer.function = clipped
+    assert layer(X, 1.5).shape == X.shape
+
+
+def test_an_unknown_backend_is_refused_and_the_layer_stays_usable(xk: ModuleType) -> None:
+    layer = xk.CustomGradient(xg.function(clipped, clipped_backward))
+    with pytest.raises(xg.BackendNotFound, match="'tensorflw'; did you mean 'tensorflow'"):
+        layer.backend = "tensorflw"
+    assert layer.backend is None
+    assert layer(X, 1.5).shape == X.shape
+
+
+def test_a_wrong_call_names_the_layer_and_the_function(xk: ModuleType) -> None:
+    layer = xk.CustomGradient(xg.custom_gradient(scaled_pair), name="gate")
+    with pytest.raises(TypeError, match=r"layer 'gate', function 'scaled_pair': missing.*'scale'"):
+        layer(X, X)
+    with pytest.raises(
+        TypeError, match=r"function 'scaled_pair': got an unexpected keyword argument 'mood'"
+    ):
+        layer(X, X, 1.0, mood="plus")

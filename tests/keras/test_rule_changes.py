@@ -28,7 +28,7 @@ def check_or_stale(network: Any, model: Any, derivative: Any, is_stale: bool) ->
     network.reset(model)
     with pytest.raises(xg.StaleTraceError):
         network.train(model)
-    for ours, initial in zip(model.get_weights(), network.weights, strict=True):
+    for ours, initial in zip(network.trained(model), network.weights, strict=True):
         np.testing.assert_array_equal(ours, initial)
 
 
@@ -136,14 +136,163 @@ def test_a_model_built_under_one_rule_trains_under_another(
         network.check(model, network.surrogates["triangular"])
 
 
-@pytest.mark.parametrize("attribute", ["rule", "params"])
-def test_a_layers_rule_cannot_be_assigned(xk: ModuleType, attribute: str) -> None:
+def test_an_assigned_rule_acts_in_the_next_step(
+    xk: ModuleType, network: Any, kind: str, mode: dict[str, Any]
+) -> None:
+    layer = xk.Activation("Heaviside", rule="triangular")
+    model = network.build(layer, kind, **mode)
+    for rule in ("triangular", "rectangular", None, "triangular"):
+        layer.rule = rule
+        network.check(model, network.surrogates[rule])
+    assert layer.rule == "triangular"
+
+
+def test_assigned_params_act_in_the_next_step(
+    xk: ModuleType, network: Any, mode: dict[str, Any]
+) -> None:
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
-    with pytest.raises(AttributeError, match=r"is fixed, .*[Mm]ake a new layer"):
-        setattr(layer, attribute, "rectangular")
-    with pytest.raises(TypeError):
-        layer.params["width"] = 3.0
-    assert (layer.rule, dict(layer.params)) == ("triangular", {"width": 2.0})
+    model = network.build(layer, **mode)
+    triangle = network.surrogates["triangular"]
+    network.check(model, lambda x: triangle(x, 2.0))
+    layer.params = {"width": 0.5}
+    network.check(model, lambda x: triangle(x, 0.5))
+    layer.params["width"] = 4.0
+    network.check(model, lambda x: triangle(x, 4.0))
+    layer.params["width"].assign(3.0)
+    network.check(model, lambda x: triangle(x, 3.0))
+    layer.params = {}
+    network.check(model, triangle)
+
+
+def test_params_that_are_part_of_the_rules_code_are_followed_too(
+    xk: ModuleType, network: Any, mode: dict[str, Any]
+) -> None:
+    def windows(
+        ctx: Any, grad_out: Any, tin: Any, count: int = 1, slope: float = 1.0, width: float = 1.0
+    ) -> Any:
+        for k in range(count):
+            grad_out = grad_out * xg.xp.where(abs(tin) <= width / (k + 1), 1.0, 0.0)
+        return grad_out * slope if slope > 0 else grad_out
+
+    layer = xk.Activation("Heaviside", rule=windows)
+    model = network.build(layer, **mode)
+    network.check(model, lambda x: 1.0 * (abs(x) <= 1))
+    layer.params["count"] = 2
+    network.check(model, lambda x: 1.0 * (abs(x) <= 0.5))
+    layer.params = {"count": 2, "slope": 0.5}
+    network.check(model, lambda x: 0.5 * (abs(x) <= 0.5))
+    layer.params["width"].assign(2.0)
+    network.check(model, lambda x: 0.5 * (abs(x) <= 1))
+
+
+def test_a_rule_assigned_by_a_callback_within_fit_acts(
+    xk: ModuleType, network: Any, mode: dict[str, Any]
+) -> None:
+    import keras
+
+    rules = ("triangular", None, "rectangular")
+    layer = xk.Activation("Heaviside", rule="full_jam")
+    model = network.build(layer, **mode)
+
+    class Switch(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            layer.rule = rules[epoch]
+
+    model.fit(
+        network.x, network.y, batch_size=32, epochs=3, shuffle=False, verbose=0,
+        callbacks=[Switch()],
+    )  # fmt: skip
+    initial = network.weights
+    for rule in rules:
+        network.weights = network.step(network.surrogates[rule])
+    for ours, theirs in zip(network.trained(model), network.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    network.weights = initial
+
+
+def test_a_step_that_the_user_compiled_follows_an_assigned_rule_or_is_refused(
+    xk: ModuleType, network: Any
+) -> None:
+    layer = xk.Activation("Heaviside", rule="triangular")
+    x = network.x
+    gradient = jit_gradient(layer)
+    np.testing.assert_allclose(gradient(x), network.surrogates["triangular"](x), rtol=1e-6)
+    layer.rule = "rectangular"
+    if os.environ["KERAS_BACKEND"] == "tensorflow":
+        with pytest.raises(xg.StaleTraceError, match=r"another rule, .*: trace it anew"):
+            gradient(x)
+    else:
+        np.testing.assert_array_equal(gradient(x), network.surrogates["rectangular"](x))
+
+
+def jit_gradient(layer: Any) -> Any:
+    """Give the gradient of a layer's sum, compiled without Keras."""
+    backend = os.environ["KERAS_BACKEND"]
+    if backend == "jax":
+        import jax
+
+        return jax.jit(jax.grad(lambda x: layer(x).sum()))
+    if backend == "torch":
+        import torch
+
+        def run(x: Any) -> Any:
+            x = torch.tensor(x, requires_grad=True)
+            return torch.autograd.grad(compiled(x).sum(), x)[0].numpy()
+
+        compiled = torch.compile(layer)
+        return run
+    import tensorflow as tf
+
+    @tf.function
+    def compute(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.gradient(y, x)
+
+    return lambda x: compute(tf.constant(x)).numpy()
+
+
+def test_a_wrong_assignment_says_so_and_changes_nothing(xk: ModuleType, network: Any) -> None:
+    layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
+    model = network.build(layer)
+    with pytest.raises(xg.RuleError, match="did you mean 'triangular'"):
+        layer.rule = "triangluar"
+    with pytest.raises(TypeError, match="no param 'widht'; did you mean 'width'"):
+        layer.params = {"widht": 1.0}
+    with pytest.raises(xg.RuleError, match="no param 'widht'; did you mean 'width'"):
+        layer.params["widht"] = 1.0
+    with pytest.raises(TypeError, match="width"):
+        layer.params["width"] = "wide"
+    with pytest.raises(xg.BackendNotFound, match="no backend named 'torhc'; did you mean 'torch'"):
+        layer.backend = "torhc"
+    assert (layer.rule, layer.params.numbers(), layer.backend) == (
+        "triangular",
+        {"width": 2.0},
+        None,
+    )
+    network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
+
+
+def test_a_rule_registered_anew_with_other_params_is_refused(
+    xk: ModuleType, network: Any, redefinable: str
+) -> None:
+    @xg.register(redefinable, override=True)
+    def narrow(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+        return xg.xp.where(abs(tin) <= width, grad_out, 0.0)
+
+    layer = xk.Activation("Heaviside", rule=redefinable)
+    model = network.build(layer, run_eagerly=True)
+    network.check(model, lambda x: 1.0 * (abs(x) <= 1))
+
+    @xg.register(redefinable, override=True)
+    def shifted(ctx: Any, grad_out: Any, tin: Any, left: float = 0.5, right: float = 0.5) -> Any:
+        return xg.xp.where((tin >= -left) & (tin <= right), grad_out, 0.0)
+
+    with pytest.raises(xg.RuleError, match=r"was registered anew .* assign it to the layer again"):
+        network.train(model)
+    layer.rule = redefinable
+    network.check(model, network.surrogates["rectangular"])
 
 
 def needs_tensorflow_graphs() -> None:

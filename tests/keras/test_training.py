@@ -67,7 +67,7 @@ def test_a_function_of_the_users_own_is_a_rule(
     else:
         model.train_on_batch(network.x, network.y)
     expected = network.step(lambda x: 0.5 * network.surrogates["rectangular"](x))
-    for ours, theirs in zip(model.get_weights(), expected, strict=True):
+    for ours, theirs in zip(network.trained(model), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
@@ -142,7 +142,7 @@ def test_unknown_dimensions_train(xk: ModuleType, network: Any, options: dict[st
     for steps in (4, 8):  # the same rows, in sequences of another length
         network.reset(model)
         model.train_on_batch(network.x.reshape(-1, steps, 8), network.y.reshape(-1, steps, 3))
-        for ours, theirs in zip(model.get_weights(), expected, strict=True):
+        for ours, theirs in zip(network.trained(model), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
@@ -165,7 +165,7 @@ def test_several_steps_fused_into_one_graph_use_the_rule(xk: ModuleType, network
     single = network.build(xk.Activation("Heaviside", rule="triangular"))
     for model in (fused, single):
         model.fit(network.x, network.y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    for ours, theirs in zip(fused.get_weights(), single.get_weights(), strict=True):
+    for ours, theirs in zip(network.trained(fused), network.trained(single), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 

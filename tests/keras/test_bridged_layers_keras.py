@@ -1,0 +1,216 @@
+"""A layer that runs in another framework than Keras trains by the same formulas, in each way that Keras runs a step."""
+
+from __future__ import annotations
+
+import os
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("keras")
+GUESTS = ("numpy", "torch", "jax", "tensorflow")
+
+
+@pytest.fixture(params=GUESTS)
+def guest(request: pytest.FixtureRequest) -> str:
+    """A framework to run a layer in."""
+    if find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed beside Keras's backend")
+    return request.param
+
+
+def is_refused(guest: str, mode: dict[str, Any]) -> bool:
+    """Whether TensorFlow's XLA would have to call another framework."""
+    host = os.environ["KERAS_BACKEND"]
+    return host == "tensorflow" and guest != host and mode.get("jit_compile") is True
+
+
+def test_first_step_is_the_formulas(
+    xk: ModuleType, network: Any, guest: str, kind: str, mode: dict[str, Any]
+) -> None:
+    layer = xk.Activation("Heaviside", "triangular", {"width": 2.0}, backend=guest)
+    if is_refused(guest, mode):
+        with pytest.raises(xg.UnsupportedOp, match=r"jit_compile=False"):
+            network.train(network.build(layer, kind, **mode))
+        return
+    model = network.build(layer, kind, **mode)
+    network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
+
+
+def test_xla_is_refused_before_anything_runs_and_the_model_stays_usable(
+    xk: ModuleType, network: Any
+) -> None:
+    if os.environ["KERAS_BACKEND"] != "tensorflow":
+        pytest.skip("about TensorFlow's XLA, and Keras runs on another backend here")
+    layer = xk.Activation("Heaviside", "triangular", backend="numpy", name="gate")
+    model = network.build(layer, jit_compile=True)
+    with pytest.raises(xg.UnsupportedOp, match=r"layer 'gate' runs in 'numpy', which .*XLA"):
+        network.train(model)
+    for ours, initial in zip(network.trained(model), network.weights, strict=True):
+        np.testing.assert_array_equal(ours, initial)
+    layer.backend = None
+    network.check(model, network.surrogates["triangular"])
+
+
+def test_outputs_are_those_of_the_native_layer(xk: ModuleType, network: Any, guest: str) -> None:
+    outputs = []
+    for backend in (None, guest):
+        model = network.build(xk.Activation("Heaviside", "triangular", backend=backend))
+        outputs.append(
+            (model.predict(network.x, verbose=0), model.evaluate(network.x, network.y, verbose=0))
+        )
+    np.testing.assert_allclose(outputs[0][0], outputs[1][0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(outputs[0][1], outputs[1][1], rtol=1e-6)
+
+
+def test_a_layer_without_a_rule_follows_use(
+    xk: ModuleType, network: Any, guest: str, is_fixed: bool, mode: dict[str, Any]
+) -> None:
+    if is_refused(guest, mode):
+        return
+    model = network.build(xk.Activation("Heaviside", backend=guest), **mode)
+    with xg.use("rectangular"):
+        network.check(model, network.surrogates["rectangular"])
+    if is_fixed:
+        with pytest.raises(xg.StaleTraceError):
+            network.train(model)
+    else:
+        network.check(model, network.surrogates[None])
+
+
+def test_a_true_derivative_crosses_the_bridge(xk: ModuleType, network: Any, guest: str) -> None:
+    model = network.build(xk.Activation("Tanh", backend=guest))
+    native = network.build(xk.Activation("Tanh"))
+    for ours, theirs in zip(network.train(model), network.train(native), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("mixed_float16", 5e-5), ("mixed_bfloat16", 1e-3), ("float64", 1e-6)]
+)
+def test_other_precisions_train(
+    xk: ModuleType, network: Any, guest: str, policy: str, tolerance: float
+) -> None:
+    import keras
+
+    layer = xk.Activation("Heaviside", "triangular", dtype=policy, backend=guest)
+    outputs = layer(np.ones((2, 2), np.float32))
+    assert keras.backend.standardize_dtype(outputs.dtype) == (
+        "float32"
+        if policy == "float64" and keras.config.backend() == "jax"
+        else layer.compute_dtype
+    )
+    # Inputs and weights that 16 bits hold, and sums too large to change sign.
+    network.x = np.sign(network.x)
+    network.weights = [np.round(w * 4) / 4 + 0.125 * (w.ndim == 1) for w in network.weights]
+    network.check(network.build(layer), network.surrogates["triangular"], tolerance)
+
+
+def test_the_backend_may_change_between_fits(
+    xk: ModuleType, network: Any, mode: dict[str, Any]
+) -> None:
+    guests = [name for name in GUESTS if find_spec(name) and not is_refused(name, mode)]
+    layer = xk.Activation("Heaviside", "triangular")
+    model = network.build(layer, **mode)
+    for backend in (None, *guests, None, guests[0]):
+        layer.backend = backend
+        assert layer.get_config()["backend"] == backend
+        network.check(model, network.surrogates["triangular"])
+        assert model.predict(network.x, verbose=0).shape == (32, 3)
+
+
+def test_a_changed_param_crosses_without_a_retrace(
+    xk: ModuleType, network: Any, guest: str
+) -> None:
+    layer = xk.Activation("Heaviside", "triangular", backend=guest)
+    model = network.build(layer)
+    for width in (1.0, 0.5, 2.0):
+        layer.params["width"].assign(width)
+        network.check(model, lambda x, w=width: network.surrogates["triangular"](x, w))
+
+
+def test_a_random_rule_draws_anew_in_each_step(xk: ModuleType, network: Any, guest: str) -> None:
+    model = network.build(xk.Activation("Linear", "full_jam", backend=guest))
+    moved = []
+    for _ in range(3):
+        network.reset(model)
+        moved.append(network.train(model)[0] - network.weights[0])
+    assert np.abs(moved[0] - moved[1]).max() > 1e-4
+    assert np.abs(moved[1] - moved[2]).max() > 1e-4
+
+
+def test_draws_under_a_key_are_those_of_the_native_layer(
+    xk: ModuleType, network: Any, guest: str
+) -> None:
+    trained = []
+    for backend in (None, guest):
+        model = network.build(xk.Activation("Linear", "full_jam", backend=backend))
+        with xg.use("full_jam", key=7):
+            trained.append(network.train(model))
+    for ours, theirs in zip(*trained, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(xk: ModuleType, network: Any) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed beside Keras's backend")
+    import torch
+
+    @xg.register("keras_test_torch_only", native=True)
+    def torch_only(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return torch.where(tin.abs() <= 0.5, grad_out, torch.zeros_like(grad_out))
+
+    try:
+        layer = xk.Activation("Heaviside", "keras_test_torch_only", backend="torch")
+        network.check(network.build(layer), network.surrogates["rectangular"])
+    finally:
+        xg.unregister("keras_test_torch_only")
+
+
+def test_layers_called_on_several_threads_are_right(xk: ModuleType, guest: str) -> None:
+    import keras
+
+    layer = xk.Activation("Heaviside", "triangular", {"width": 4.0}, backend=guest)
+    found: list[bool] = []
+
+    def run(seed: int) -> None:
+        x = np.random.default_rng(seed).normal(size=10_000).astype(np.float32)
+        for _ in range(10):
+            y = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x)))
+            found.append(bool(np.array_equal(y, (x > 0).astype(np.float32))))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 40
+
+
+def test_a_saved_layer_keeps_its_backend(
+    xk: ModuleType, network: Any, guest: str, tmp_path: Path
+) -> None:
+    import keras
+
+    model = network.build(xk.Activation("Heaviside", "triangular", backend=guest, name="gate"))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("gate").backend == guest
+    network.check(loaded, network.surrogates["triangular"])
+
+
+def test_a_backend_that_is_not_there_is_said_when_the_layer_is_made(xk: ModuleType) -> None:
+    with pytest.raises(xg.BackendNotFound, match="no backend named 'torhc'; did you mean 'torch'"):
+        xk.Activation("Heaviside", "triangular", backend="torhc")
+    for name in GUESTS:
+        if find_spec(name) is None:
+            install = rf"pip install 'multigrad-rules\[{name}\]'"
+            with pytest.raises(xg.BackendNotFound, match=install):
+                xk.Activation("Heaviside", "triangular", backend=name)
