@@ -18,7 +18,7 @@ TEXT = README.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
-@pytest.mark.needs("torch", "jax", "tensorflow")
+@pytest.mark.needs("torch", "jax", "tensorflow", "keras", "optax")
 def test_the_python_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     code = "\n".join(BLOCKS)
     run = subprocess.run(
@@ -33,7 +33,7 @@ def test_the_python_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     promised = re.findall(r"print\(.*\)  # (.*)", code) + re.findall(
         r"^# (?!before)(.*)", code, re.MULTILINE
     )
-    assert len(promised) == 15
+    assert len(promised) == 17
     printed = [line.strip() for line in run.stdout.splitlines()]
     assert [line for line in promised if line.strip() not in printed] == []
 

@@ -169,7 +169,13 @@ class FrameSpec(tf.TensorSpec):
                 f"rule in force would be an input of the file: call the function without tf.function, or export a "
                 f"SavedModel"
             )
+        if value is make_nothing():
+            return value
         return super().cast(value, casting_context)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def to_tensors(self, value: Tensor) -> list[Tensor]:
+        """Return the value, which TensorFlow has just cast; by default it would be cast, so checked, once more."""
+        return [value]
 
 
 def describe(token: str) -> str:

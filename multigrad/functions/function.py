@@ -105,17 +105,12 @@ class Function:
         return other
 
     def drawing(self, draw_key: Callable[[], Any]) -> Function:
-        """Return this Function with another source of randomness than the framework's own generator.
-
-        Args:
-            draw_key: gives two uint32, perhaps of a trace; asked at each call that draws without a key of its own.
-        """
+        """Return this Function with another generator: `draw_key` gives each call two uint32, perhaps of a trace."""
         other = self._copy()
         other._draw_key = draw_key
         return other
 
     def _copy(self) -> Function:
-        """Return a Function that shares what was captured."""
         other = Function.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._entries = {}

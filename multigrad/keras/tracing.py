@@ -74,8 +74,8 @@ def is_inside_step(names: tuple[str, ...]) -> bool:
 
 def is_exporting(x: Tensor) -> bool:
     """Return whether a model is being exported: what is written must run where multigrad is not."""
-    if HOST.is_exporting is not None and HOST.is_exporting():
-        return True
+    if HOST.is_exporting is not None:
+        return HOST.is_exporting()
     if not HOST.is_traced(x):
         return False
     frame = sys._getframe(1)
