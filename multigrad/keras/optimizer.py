@@ -21,7 +21,7 @@ from ..gradients import GradientRule
 from ..lowering.backend import backend_of
 from ..lowering.entries import apply_rule
 from ..rule import Rule
-from .config import describe_params, describe_rule, read_params, read_rule
+from .config import describe_params, describe_rule, read_both
 from .params import spread_defaults
 from .tracing import HOST
 
@@ -286,7 +286,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
-            "rule": describe_rule(self.rule),
+            "rule": describe_rule(self.rule, self._params.settled),
             "params": describe_params({**self._params.settled, **numbers}),
             "key": None if self._key is None else list(self._key),
             "loss_scale_factor": self.loss_scale_factor,
@@ -299,14 +299,12 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         Raises:
             RuleError: the rule is not known here.
         """
-        own = {
-            "inner_optimizer": keras.saving.deserialize_keras_object(
-                config["inner_optimizer"], custom_objects=custom_objects
-            ),
-            "rule": read_rule(config["rule"]),
-            "params": read_params(config["params"]),
-            "key": None if config["key"] is None else tuple(config["key"]),
-        }
+        inner = keras.saving.deserialize_keras_object(
+            config["inner_optimizer"], custom_objects=custom_objects
+        )
+        rule, params = read_both(config["rule"], config["params"])
+        key = None if config["key"] is None else tuple(config["key"])
+        own = {"inner_optimizer": inner, "rule": rule, "params": params, "key": key}
         return cls(**{**config, **own})
 
 

@@ -137,14 +137,24 @@ def test_a_model_built_under_one_rule_trains_under_another(
 
 
 def test_an_assigned_rule_acts_in_the_next_step(
-    xk: ModuleType, network: Any, kind: str, mode: dict[str, Any]
+    xk: ModuleType, network: Any, mode: dict[str, Any]
 ) -> None:
     layer = xk.Activation("Heaviside", rule="triangular")
-    model = network.build(layer, kind, **mode)
+    model = network.build(layer, **mode)
     for rule in ("triangular", "rectangular", None, "triangular"):
         layer.rule = rule
         network.check(model, network.surrogates[rule])
     assert layer.rule == "triangular"
+
+
+def test_an_assigned_rule_acts_in_models_of_each_kind(
+    xk: ModuleType, network: Any, kind: str
+) -> None:
+    layer = xk.Activation("Heaviside", rule="triangular")
+    model = network.build(layer, kind)
+    network.check(model, network.surrogates["triangular"])
+    layer.rule = "rectangular"
+    network.check(model, network.surrogates["rectangular"])
 
 
 def test_assigned_params_act_in_the_next_step(
@@ -162,6 +172,21 @@ def test_assigned_params_act_in_the_next_step(
     network.check(model, lambda x: triangle(x, 3.0))
     layer.params = {}
     network.check(model, triangle)
+
+
+def test_a_param_of_which_only_the_sign_changes_acts_in_the_next_step(
+    xk: ModuleType, network: Any
+) -> None:
+    def toward(ctx: Any, grad_out: Any, tin: Any, slope: float = 1.0) -> Any:
+        return xg.xp.where(1.0 / (slope * abs(tin)) > 0.0, grad_out, -grad_out)
+
+    layer = xk.Activation("Heaviside", rule=toward)
+    model = network.build(layer)
+    for slope in (0.0, -0.0, 3.0, -0.0, 3.0, 0.0):
+        # An array: TensorFlow takes the number -0.0 for 0.0.
+        layer.params["slope"].assign(np.array(slope, "float32"))
+        sign = np.copysign(1.0, slope)
+        network.check(model, lambda x, sign=sign: np.full_like(x, sign))
 
 
 def test_params_that_are_part_of_the_rules_code_are_followed_too(
