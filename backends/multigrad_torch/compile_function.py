@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import optree
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_scalar
 
@@ -23,6 +22,7 @@ from multigrad.ir.record import NeedFact
 from multigrad.lowering.backend import load_backend
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import Lowered, lower_pair
+from multigrad.trees import optree
 
 from . import random
 from .compile import CALLS, REFUSED

@@ -143,8 +143,8 @@ def _read_rule(data: RuleData) -> str | Rule:
             return saved
         rule = data["name"]
     elif keys == {"name"} and isinstance(data["name"], str):
+        find_rule(data["name"])
         rule = data["name"]
-        find_rule(rule)
     else:
         raise FormatError(
             f"a saved rule is a name, {{'name': ..., 'params': ...}}, {{'compose': [...]}} or "

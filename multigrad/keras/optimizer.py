@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from ..context import normalize_key
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
@@ -174,7 +175,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         )
 
     def _add_number(self, name: str, number: float) -> Any:
-        initializer = keras.initializers.Constant(number)
+        initializer: Any = keras.initializers.Constant(number)
         return self.add_variable((), initializer, aggregation="only_first_replica", name=name)
 
     @property
@@ -325,7 +326,7 @@ def _check_fresh(optimizer: Any) -> None:
 def _plain(value: Any) -> Any:
     """Return the number that a variable or a tensor holds now; anything else as it is."""
     if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
-        return keras.ops.convert_to_numpy(value).item()
+        return np.asarray(keras.ops.convert_to_numpy(value)).item()
     return value
 
 
@@ -351,7 +352,7 @@ def _read_key(key: Any) -> tuple[int, int]:
 
 def _draw_key() -> tuple[int, int]:
     """Draw a key as Keras draws the seeds of its generators, so that `set_random_seed` makes it repeat."""
-    words = keras.ops.convert_to_numpy(keras.random.SeedGenerator().state)
+    words = np.asarray(keras.ops.convert_to_numpy(keras.random.SeedGenerator().state))
     return 0, int(words[0])
 
 
