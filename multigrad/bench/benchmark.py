@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,10 +17,24 @@ from tempfile import TemporaryFile
 from rich.console import Console
 
 from multigrad.demo.experiment import FAILED, INTERRUPTED, Interruption
+from multigrad.demo.frameworks import KERAS_BACKENDS
 
 from . import plots, results
-from .cases import HAND_WRITTEN, OURS, Case, Effort, Options, count_threads
+from .bridges import HOSTS, measure_bridges
+from .cases import (
+    BRIDGES_PART,
+    HAND_WRITTEN,
+    KERAS_PART,
+    OURS,
+    RULES_PART,
+    Case,
+    Effort,
+    Options,
+    count_threads,
+)
 from .compare import compare, find_differences
+from .contests import Contest
+from .fits import measure_fits
 from .harness import Harness, keep_memory, load, make_values, prepare_threads
 from .measure import run_race
 from .overheads import Measurement, plan
@@ -84,8 +99,8 @@ class Task:
 
 
 def measure(options: Options) -> Results:
-    """Measure every cell in this process, then the overheads."""
-    found = Results(machine=describe_machine())
+    """Measure every cell in this process, then the overheads and bridges, then Keras in its own processes."""
+    found = Results(machine=describe_machine(), absences=list(options.absences))
     threads = count_threads(options.threads)
     prepare_threads(threads)
     keep_memory()
@@ -110,18 +125,62 @@ def measure(options: Options) -> Results:
 def list_tasks(options: Options, threads: int, found: Results) -> Iterator[Task]:
     """Yield what is to be done; a framework that cannot be imported is left out."""
     harnesses: dict[str, Harness] = {}
-    for backend in options.backends:
-        yield Task(backend, "import", partial(start, backend, threads, harnesses, found))
-        if backend not in harnesses:
-            continue
-        for case, size in product(options.cases, options.sizes):
-            what = f"{case.label}, {size:,} elements"
-            arguments = (backend, harnesses[backend], case, size, threads, options.effort, found)
-            yield Task(backend, what, partial(measure_cell, *arguments))
-    for backend, measurement in plan(list(harnesses)) if options.overheads else ():
+    usable = list(options.backends)
+    if {RULES_PART, BRIDGES_PART} & set(options.parts):
+        for backend in options.backends:
+            yield Task(backend, "import", partial(start, backend, threads, harnesses, found))
+            if backend in harnesses and RULES_PART in options.parts:
+                yield from list_cells(options, backend, harnesses[backend], threads, found)
+        usable = list(harnesses)
+    if RULES_PART in options.parts and options.overheads:
+        yield from list_overheads(options, harnesses, found)
+    if BRIDGES_PART in options.parts:
+        yield from list_bridges(options, harnesses, threads, found)
+    if KERAS_PART in options.parts and find_spec("keras") is not None:
+        yield from list_fits(options, usable, threads, found)
+
+
+def list_cells(
+    options: Options, backend: str, harness: Harness, threads: int, found: Results
+) -> Iterator[Task]:
+    """Yield the cells of one framework."""
+    for case, size in product(options.cases, options.sizes):
+        what = f"{case.label}, {size:,} elements"
+        arguments = (backend, harness, case, size, threads, options.effort, found)
+        yield Task(backend, what, partial(measure_cell, *arguments))
+
+
+def list_overheads(
+    options: Options, harnesses: dict[str, Harness], found: Results
+) -> Iterator[Task]:
+    """Yield the fixed costs."""
+    for backend, measurement in plan(list(harnesses)):
         what = measurement.__name__.removeprefix("measure_").replace("_", " ")
         arguments = (backend, harnesses[backend], measurement, options.effort, found)
         yield Task(backend, what, partial(measure_overhead, *arguments))
+
+
+def list_bridges(
+    options: Options, harnesses: dict[str, Harness], threads: int, found: Results
+) -> Iterator[Task]:
+    """Yield each host with all the other frameworks as its guests."""
+    for host, size in product(HOSTS, options.bridge_sizes):
+        guests = [name for name in harnesses if name != host]
+        if host in harnesses and guests:
+            arguments = (host, harnesses[host], guests, size, threads, options.effort)
+            contest = partial(measure_bridges, *arguments)
+            what = f"bridges to {', '.join(guests)}, {size:,} elements"
+            yield Task(host, what, partial(measure_contest, contest, found))
+
+
+def list_fits(options: Options, usable: list[str], threads: int, found: Results) -> Iterator[Task]:
+    """Yield each framework that Keras can run on, with all the others as guests."""
+    for backend in KERAS_BACKENDS:
+        if backend in usable:
+            guests = [name for name in usable if name != backend]
+            arguments = (backend, guests, threads, options.fit_effort, found.versions)
+            contest = partial(measure_fits, *arguments)
+            yield Task(backend, "fit with Keras", partial(measure_contest, contest, found))
 
 
 def start(backend: str, threads: int, harnesses: dict[str, Harness], found: Results) -> None:
@@ -154,6 +213,11 @@ def measure_cell(
     relative = {name: race.compare(name, HAND_WRITTEN) for name in rivals}
     copy = race.summarize(COPY)
     found.cells.append(Cell(backend, case, size, threads, copy, timings, ratios, relative, kept))
+
+
+def measure_contest(contest: Callable[[], Contest], found: Results) -> None:
+    """Add what a part beside the native code gives."""
+    found.contests.append(contest())
 
 
 def measure_overhead(

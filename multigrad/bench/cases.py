@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from multigrad.demo.frameworks import FRAMEWORKS, explain_absence
+from multigrad.demo.frameworks import FRAMEWORKS, KERAS_BACKENDS, explain_absence
 from multigrad.errors import BackendNotFound, MultigradError, RuleError, suggest
 
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
+WITH_RIVALS = (*BACKENDS, "keras")
 OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
     "multigrad",
     "plain",
@@ -18,9 +19,12 @@ OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
     "shortcut",
     "freegrad",
 )
+NATIVE = "native"
+PARTS = RULES_PART, BRIDGES_PART, KERAS_PART = ("rules", "bridges", "keras")
 THREADS = ("one", "all", "both")
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
+BRIDGE_SIZES = (1_000, 1_000_000)
 LARGEST = 1_000_000_000
 
 
@@ -49,6 +53,9 @@ CASES = (
     Case("ReLU", "d(ReLU)"),
     Case("Linear", "clip_norm"),
 )
+STEP = CASES[0]
+"""What bridges and Keras are measured with: little work, so that what is around it shows."""
+
 RULES = tuple(dict.fromkeys(case.rule for case in CASES))
 
 
@@ -70,6 +77,8 @@ class Effort:
 
 THOROUGH = Effort(seconds=1.5, fewest=15, most=200, block=2e-3)
 QUICK = Effort(seconds=0.1, fewest=5, most=25, block=5e-4)
+THOROUGH_FITS = Effort(seconds=20.0, fewest=21, most=101, block=0.0)
+QUICK_FITS = Effort(seconds=0.0, fewest=3, most=3, block=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +94,19 @@ class Options:
     numbers: Path | None = None
     earlier: Path | None = None
     picture: Path | None = None
+    parts: Sequence[str] = PARTS
+    bridge_sizes: Sequence[int] = BRIDGE_SIZES
+    absences: Sequence[str] = ()
 
     @property
     def effort(self) -> Effort:
         """How long each cell is measured."""
         return QUICK if self.quick else THOROUGH
+
+    @property
+    def fit_effort(self) -> Effort:
+        """How many epochs each model is trained."""
+        return QUICK_FITS if self.quick else THOROUGH_FITS
 
 
 def choose_cases(rules: Sequence[str]) -> list[Case]:
@@ -101,11 +118,25 @@ def choose_cases(rules: Sequence[str]) -> list[Case]:
     return [case for case in CASES if not rules or case.rule in rules]
 
 
-def choose_sizes(words: Sequence[str], quick: bool) -> list[int]:
-    """Return numbers of elements in ascending order: "1e3" and "1000" are the same."""
+def choose_parts(words: Sequence[str], cases: Sequence[Case]) -> list[str]:
+    """Return the parts to measure: those named, or all that these cases have."""
     if not words:
-        return list(QUICK_SIZES if quick else SIZES)
-    return sorted({read_size(word) for word in words})
+        return [part for part in PARTS if part == RULES_PART or STEP in cases]
+    for word in words:
+        if word not in PARTS:
+            hint = suggest(word, PARTS)
+            raise OptionError(f"--only takes {', '.join(PARTS)}, not {word!r}{hint}")
+    if STEP not in cases and set(words) != {RULES_PART}:
+        raise OptionError(
+            f"bridges and keras are measured with {STEP.label}; leave --rules out or type:"
+            f" --rules {STEP.rule}"
+        )
+    return [part for part in PARTS if part in words]
+
+
+def choose_sizes(words: Sequence[str], default: Sequence[int]) -> list[int]:
+    """Return numbers of elements in ascending order: "1e3" and "1000" are the same."""
+    return sorted({read_size(word) for word in words}) if words else list(default)
 
 
 def read_size(word: str) -> int:
@@ -139,11 +170,20 @@ def choose_backends(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def check_backend_name(name: str) -> None:
+def list_absences(names: Sequence[str], parts: Sequence[str]) -> list[str]:
+    """Return a line for each framework that is left out because it is not installed."""
+    wanted: list[str] = [] if names else list(BACKENDS)
+    if KERAS_PART in parts and (not names or set(names) & set(KERAS_BACKENDS)):
+        wanted.append("keras")
+    reasons = [explain_absence(framework) for framework in FRAMEWORKS if framework.name in wanted]
+    return [reason for reason in reasons if reason is not None]
+
+
+def check_backend_name(name: str, known: Sequence[str] = BACKENDS) -> None:
     """Raise BackendNotFound for a name that is none of ours."""
-    if name not in BACKENDS:
-        hint = suggest(name, BACKENDS)
-        raise BackendNotFound(f"no backend named {name!r}{hint} ({', '.join(BACKENDS)})")
+    if name not in known:
+        hint = suggest(name, known)
+        raise BackendNotFound(f"no backend named {name!r}{hint} ({', '.join(known)})")
 
 
 def check_threads(word: str) -> str:

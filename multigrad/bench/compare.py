@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .contests import Contest
 from .measure import Timing
 from .results import Cell, Results
 
@@ -12,7 +13,7 @@ from .results import Cell, Results
 class Change:
     """One rival of a cell that both measurements have."""
 
-    cell: Cell
+    cell: Cell | Contest
     rival: str
     then: Timing
     now: Timing
@@ -45,10 +46,10 @@ class Change:
 
 def compare(then: Results, now: Results) -> list[Change]:
     """Return the changes of every rival that both have measured."""
-    earlier = {cell.key: cell for cell in then.cells}
+    earlier = {cell.key: cell for cell in (*then.cells, *then.contests)}
     return [
         Change(cell, name, earlier[cell.key].timings[name], timing)
-        for cell in now.cells
+        for cell in (*now.cells, *now.contests)
         if cell.key in earlier
         for name, timing in cell.timings.items()
         if name in earlier[cell.key].timings

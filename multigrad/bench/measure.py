@@ -84,17 +84,31 @@ def run_race(
             counts[name] = calls or choose_calls(contenders[name], effort.block)
     figures: dict[str, list[float]] = {name: [] for name in names}
     with collector_paused():
-        deadline = time.perf_counter() + effort.seconds
-        for number in range(effort.most):
-            if number >= effort.fewest and time.perf_counter() > deadline:
-                break
-            first = number % len(names)
-            for name in names[first:] + names[:first]:
-                with around.get(name, nullcontext)():
-                    if around:  # to enter them may have emptied the processor's caches
-                        take_time(contenders[name], TRIALS)
-                    figures[name].append(take_time(contenders[name], counts[name]) * 1e6)
+        for name in take_turns(names, effort):
+            with around.get(name, nullcontext)():
+                if around:  # to enter them may have emptied the processor's caches
+                    take_time(contenders[name], TRIALS)
+                figures[name].append(take_time(contenders[name], counts[name]) * 1e6)
     return Race(figures, counts)
+
+
+def run_clocked_race(contenders: Mapping[str, Callable[[], float]], effort: Effort) -> Race:
+    """Run contenders that say how many seconds they took; each has run before."""
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    with collector_paused():
+        for name in take_turns(list(contenders), effort):
+            figures[name].append(contenders[name]() * 1e6)
+    return Race(figures, dict.fromkeys(contenders, 1))
+
+
+def take_turns(names: Sequence[str], effort: Effort) -> Iterator[str]:
+    """Yield all names in every round, each round beginning with another one."""
+    deadline = time.perf_counter() + effort.seconds
+    for number in range(effort.most):
+        if number >= effort.fewest and time.perf_counter() > deadline:
+            return
+        first = number % len(names)
+        yield from (*names[first:], *names[:first])
 
 
 def choose_calls(call: Call, block: float) -> int:

@@ -11,12 +11,11 @@ from typing import Any
 
 import multigrad as xg
 
-from .cases import HAND_WRITTEN, OURS, Case, Effort
+from .cases import HAND_WRITTEN, OURS, STEP, Effort
 from .harness import Harness, make_values
 from .measure import Quartiles, find_quartiles, run_race
 
 SIZE = 1_000
-STEP = Case("Heaviside", "triangular")
 CALLS = 100
 MANY_RULES, MANY_LEVELS, MANY_VALUES = 10_000, 100, 1_000
 FLAT, NO_RULE, GUARD, FIRST_USE = 1.05, 1.1, 200.0, 5.0

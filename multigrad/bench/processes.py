@@ -41,6 +41,7 @@ def list_words(options: Options, threads: str) -> Iterator[str]:
     yield from ("--rules", ",".join(dict.fromkeys(case.rule for case in options.cases)))
     yield from ("--sizes", ",".join(str(size) for size in options.sizes))
     yield from ("--backends", ",".join(options.backends))
+    yield from ("--only", ",".join(options.parts))
     if options.quick:
         yield "--quick"
     if not options.overheads or threads != WORDS[0]:

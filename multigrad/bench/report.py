@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .cases import OURS
+from .cases import BRIDGES_PART, KERAS_PART, NATIVE, OURS
 from .compare import Change
+from .contests import Contest
 from .measure import Timing
 from .overheads import Overhead
 from .results import Cell, Failure, Results
@@ -39,10 +41,41 @@ LEGEND = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How one part's contests are shown.
+
+    Attributes:
+        legend: what stands above the table.
+        columns: the headings for the framework and its contenders.
+        unit: microseconds in the unit of the times.
+    """
+
+    legend: str
+    columns: tuple[str, str]
+    unit: float
+
+
+PARTS = {
+    BRIDGES_PART: Part(
+        "Bridges: Heaviside + triangular, forward and backward, on tensors of the host and run in the guest, beside the"
+        " host's own; medians in microseconds; ratio: the median of the rounds' ratios",
+        ("host", "guest"),
+        1.0,
+    ),
+    KERAS_PART: Part(
+        "Keras: an epoch of fit with multigrad.keras.Activation beside a hand-written layer; medians in milliseconds;"
+        " ratio: the median of the epochs' ratios",
+        ("Keras on", "layer"),
+        1000.0,
+    ),
+}
+
+
 def show(console: Console, results: Results) -> None:
     """Print everything that was measured."""
-    for version in results.versions.values():
-        console.print(version, style="dim", highlight=False, soft_wrap=True)
+    for line in (*results.versions.values(), *results.absences):
+        console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
     if results.cells:
         console.print(LEGEND, style="dim", highlight=False)
     groups: dict[str, list[Cell]] = {}
@@ -52,6 +85,7 @@ def show(console: Console, results: Results) -> None:
         console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
         console.print(build_table(cells))
     show_overheads(console, results.overheads)
+    show_contests(console, results.contests)
     for failure in results.failures:
         text = f"{failure.backend}, {failure.what}: {failure.reason}"
         console.print(f"[red]failed[/red] {escape(text)}", highlight=False, soft_wrap=True)
@@ -118,6 +152,43 @@ def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
     console.print(table)
 
 
+def show_contests(console: Console, contests: Sequence[Contest]) -> None:
+    """Print a table for each part and number of threads: a row for each contender, beside the native code's time."""
+    groups: dict[tuple[str, int], list[Contest]] = {}
+    for contest in contests:
+        groups.setdefault((contest.part, contest.threads), []).append(contest)
+    for (name, threads), group in groups.items():
+        part = PARTS[name]
+        title = f"{part.legend}; {format_threads(threads)}"
+        console.print(title, style="bold", highlight=False)
+        table = start_table(*part.columns)
+        for column in ("size", "native", "it", "ratio", "quartiles", "target"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for contest in group:
+            for index, contender in enumerate(contest.ratios):
+                last = index == len(contest.ratios) - 1
+                row = format_contender(contest, contender, part.unit)
+                table.add_row(*row, end_section=last)
+        console.print(table)
+
+
+def format_contender(contest: Contest, name: str, unit: float) -> list[str]:
+    """Return the row of one contender."""
+    low, ratio, high = contest.ratios[name]
+    target = contest.target(name)
+    verdict = "" if target is None else f"{target:g}"
+    return [
+        contest.backend,
+        name,
+        format_size(contest.size),
+        format_time(contest.timings[NATIVE].median / unit),
+        format_time(contest.timings[name].median / unit),
+        f"{ratio:.2f}",
+        f"{low:.2f}, {high:.2f}",
+        verdict if target is None or ratio <= target else f"[yellow]{verdict}[/yellow]",
+    ]
+
+
 def show_changes(
     console: Console, changes: Sequence[Change], differences: Sequence[str], earlier: str
 ) -> None:
@@ -154,9 +225,10 @@ def show_changes(
         console.print(table)
 
 
-def format_title(cell: Cell) -> str:
+def format_title(cell: Cell | Contest) -> str:
     """Return what the cells of one table have in common."""
-    return f"{cell.backend}, {cell.case.label}, {format_threads(cell.threads)}"
+    part = f"{cell.part}, " if isinstance(cell, Contest) else ""
+    return f"{part}{cell.backend}, {cell.case.label}, {format_threads(cell.threads)}"
 
 
 def format_threads(count: int) -> str:

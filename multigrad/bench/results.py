@@ -13,6 +13,7 @@ from typing import Any
 from multigrad.errors import MultigradError
 
 from .cases import Case
+from .contests import Contest, contest_from_document, contest_to_document
 from .measure import Quartiles, Timing
 from .overheads import Overhead
 
@@ -67,6 +68,8 @@ class Results:
 
     cells: list[Cell] = field(default_factory=list)
     overheads: list[Overhead] = field(default_factory=list)
+    contests: list[Contest] = field(default_factory=list)
+    absences: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -76,6 +79,8 @@ class Results:
         """Add what another process measured."""
         self.cells += other.cells
         self.overheads += other.overheads
+        self.contests += other.contests
+        self.absences += [line for line in other.absences if line not in self.absences]
         self.failures += other.failures
         self.versions |= other.versions
         self.interrupted |= other.interrupted
@@ -113,6 +118,8 @@ def to_document(results: Results) -> dict[str, Any]:
         "versions": results.versions,
         "cells": [cell_to_document(cell) for cell in results.cells],
         "overheads": [{**asdict(row), "met": row.is_met} for row in results.overheads],
+        "contests": [contest_to_document(contest) for contest in results.contests],
+        "absences": results.absences,
         "failures": [asdict(failure) for failure in results.failures],
     }
 
@@ -182,6 +189,8 @@ def from_document(document: Mapping[str, Any]) -> Results:
     return Results(
         cells=[cell_from_document(cell) for cell in document["cells"]],
         overheads=overheads,
+        contests=[contest_from_document(contest) for contest in document.get("contests", [])],
+        absences=list(document.get("absences", [])),
         failures=[Failure(**failure) for failure in document["failures"]],
         versions=dict(document["versions"]),
         machine=dict(document["machine"]),

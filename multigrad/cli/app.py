@@ -200,6 +200,13 @@ def bench(
     backends: Annotated[
         str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
     ] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated parts: rules (against code by hand), bridges (one framework in another), keras"
+            " (epochs of fit); all if not given."
+        ),
+    ] = "",
     threads: Annotated[str, typer.Option(help="one, all or both.")] = "one",
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     compare: Annotated[
@@ -222,13 +229,15 @@ def bench(
 
     with report_errors():
         if show:
-            for name in split(backends) or cases.BACKENDS:
-                cases.check_backend_name(name)
+            for name in split(backends) or cases.WITH_RIVALS:
+                cases.check_backend_name(name, cases.WITH_RIVALS)
                 typer.echo(f"# {name}\n{read_source(name)}")
             return
+        chosen = cases.choose_cases(split(rules))
+        parts = cases.choose_parts(split(only), chosen)
         options = cases.Options(
-            cases.choose_cases(split(rules)),
-            cases.choose_sizes(split(sizes), quick),
+            chosen,
+            cases.choose_sizes(split(sizes), cases.QUICK_SIZES if quick else cases.SIZES),
             cases.choose_backends(split(backends)),
             cases.check_threads(threads),
             quick,
@@ -236,6 +245,9 @@ def bench(
             json,
             compare,
             plot,
+            parts,
+            cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
+            cases.list_absences(split(backends), parts),
         )
         code = benchmark.run(options)
     raise typer.Exit(code)

@@ -147,8 +147,8 @@ def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         seen[:] = nesting, [leaf if owner_of(leaf) is None else FOUND for leaf in flat]
         return outputs
 
-    found: Any = iter(compute_output_spec(run_tensors, *[leaves[i] for i in places]))
-    nesting, flat = seen
+    specs: Any = compute_output_spec(run_tensors, *[leaves[i] for i in places])
+    found, (nesting, flat) = iter(specs), seen
     return optree.tree_unflatten(nesting, [next(found) if leaf is FOUND else leaf for leaf in flat])
 
 
