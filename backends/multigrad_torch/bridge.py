@@ -41,7 +41,7 @@ def is_traced(x: Any) -> bool:
 
 def read_number(x: torch.Tensor) -> Any:
     """Return the number in a 0-d tensor where that waits for no device, else the tensor."""
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or is_traced(x):
+    if is_traced(x) or x.device.type != "cpu" or torch._C._is_tracing():
         return x
     return x.item()
 
