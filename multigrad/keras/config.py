@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import FormatError, MultigradError, RuleError, RuleTypeError
-from ..lowering.backend import concrete_number
+from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
+from ..lowering.backend import concrete_number, entry_points, load_backend
 from ..registry import compose, get, resolve, rules
 from ..rule import Rule
 from ..saving import from_dict
@@ -198,6 +198,29 @@ def find_rule(name: str) -> Rule:
         return resolve(name)
     except RuleError as error:
         raise RuleError(f"{error}; a saved layer needs it: register it before loading") from None
+
+
+def read_backend(layer: str, name: Any) -> str | None:
+    """Return the backend that a saved layer runs in; None, with a warning, where it is not installed here.
+
+    Raises:
+        FormatError: it is no backend's name.
+    """
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in entry_points():
+        raise FormatError(
+            f"layer {layer!r}: no backend {str(name)[:200]!r} (backends: {', '.join(entry_points())})"
+        )
+    try:
+        load_backend(name)
+    except BackendNotFound as error:
+        warnings.warn(
+            f"layer {layer!r} was saved to run in {name!r}, and runs in Keras's own backend here: {error}",
+            stacklevel=3,
+        )
+        return None
+    return name
 
 
 def read_params(data: Any) -> dict[str, Any]:

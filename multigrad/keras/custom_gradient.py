@@ -27,6 +27,7 @@ from ..functions.record import NotCaptured
 from ..functions.saved import SavedRecipe
 from ..lowering.backend import load_backend
 from ..lowering.input_checks import find_lacking
+from .config import read_backend
 from .function import (
     describe_function,
     imitate_outputs,
@@ -225,7 +226,8 @@ class CustomGradient(keras.layers.Layer):
             FormatError: its Function is malformed.
         """
         function = read_function(f"layer {config.get('name')!r}", config.get("function"))
-        return cls(**{**config, "function": function})
+        backend = read_backend(str(config.get("name")), config.get("backend"))
+        return cls(**{**config, "function": function, "backend": backend})
 
 
 class Held:

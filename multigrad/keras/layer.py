@@ -23,7 +23,7 @@ from ..errors import MultigradError, RuleError
 from ..lowering.backend import load_backend
 from ..lowering.input_checks import check_float, find_lacking
 from ..rule import Rule, Spec
-from .config import describe_params, describe_rule, read_both
+from .config import describe_params, describe_rule, read_backend, read_both
 from .params import Params, spread_defaults
 from .structure import fetch_state, keeping_weights, note_models, renew_steps
 from .tracing import (
@@ -60,6 +60,9 @@ class Activation(keras.layers.Layer):
     a change on torch and jax; on TensorFlow it raises StaleTraceError until
     `model.make_train_function(force=True)` or `model.compile(...)` makes a new one.
 
+    What is exported has the native form, whatever `backend` says. A SavedModel (from TensorFlow and jax) carries the rule, its
+    params as Variables; ONNX, LiteRT and torch's .pt2 hold forward alone: no gradient passes the layer in what is loaded.
+
     A random rule draws new numbers in each step. Under `xg.use(..., key=...)` a compiled step repeats the draws with which
     it was traced.
 
@@ -72,7 +75,7 @@ class Activation(keras.layers.Layer):
         params: values for the rule's params.
         backend: the framework that runs forward and backward: "torch", "jax", "tensorflow" or "numpy"; None is Keras's
             own. Another one is reached by DLPack in eager code and by the host's callbacks in compiled code, so with
-            TensorFlow as host not under `jit_compile=True`. An exported model has the native form.
+            TensorFlow as host not under `jit_compile=True`.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
@@ -137,6 +140,7 @@ class Activation(keras.layers.Layer):
         activation = make_activation(self.forward_name, self.rule, params)
         application = activation.application()
         if application is not None and self._is_same_code(application.spec):
+            fetch_state(self._traced_for)
             self._params.assign(params or {}, application.spec)
         else:
             self._replace(activation, params or {})
@@ -277,12 +281,15 @@ class Activation(keras.layers.Layer):
         Raises:
             RuleError: its rule was saved by name, and no rule of that name is registered here.
             FormatError: its rule is malformed.
+
+        A backend that is not installed here is left out, with a warning.
         """
         try:
             rule, params = read_both(config["rule"], config["params"])
         except MultigradError as error:
             raise type(error)(f"layer {config.get('name')!r}: {error}") from error
-        return cls(**{**config, "rule": rule, "params": params})
+        backend = read_backend(str(config.get("name")), config.get("backend"))
+        return cls(**{**config, "rule": rule, "params": params, "backend": backend})
 
     def save_own_variables(self, store: Any) -> None:
         """Save the params by name."""

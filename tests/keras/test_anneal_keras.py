@@ -138,6 +138,22 @@ def test_an_assignment_in_a_callback_of_the_users_own_is_followed(
     check(network, model, train_by_formulas(network, [halve(epoch) for epoch in range(3)], 32))
 
 
+def test_an_assignment_between_two_batches_is_followed(
+    xk: ModuleType, network: Any, mode: dict[str, Any]
+) -> None:
+    import keras
+
+    layer = xk.Activation("Heaviside", rule="triangular")
+    model = network.build(layer, **mode)
+
+    class Narrow(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            layer.params = {"width": halve(batch)}
+
+    fit(network, model, Narrow())
+    check(network, model, train_by_formulas(network, [halve(batch) for batch in range(4)], 8))
+
+
 def test_layers_are_chosen_by_name_or_as_objects(xk: ModuleType) -> None:
     import keras
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -261,3 +262,61 @@ def test_a_config_of_another_form_is_refused(xk: ModuleType, data: Any) -> None:
     config = {**xk.Activation("ReLU", name="gate").get_config(), "rule": data}
     with pytest.raises(xg.FormatError, match="layer 'gate': a saved rule is a name"):
         xk.Activation.from_config(config)
+
+
+def change_config(file: Path, change: Any) -> Path:
+    """Write a copy of a model file whose layer 'gate' has another config."""
+    changed = file.with_name("changed.keras")
+    with zipfile.ZipFile(file) as before, zipfile.ZipFile(changed, "w") as after:
+        for name in before.namelist():
+            data = before.read(name)
+            if name == "config.json":
+                config = json.loads(data)
+                layers = config["config"]["layers"]
+                (gate,) = [layer for layer in layers if layer["config"]["name"] == "gate"]
+                change(gate["config"])
+                data = json.dumps(config).encode()
+            after.writestr(name, data)
+    return changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rule": {"graph": {"format": "multigrad", "version": 99}}},
+        {"rule": {"graph": {"format": "pickle"}}},
+        {"rule": {"name": "band", "graph": None}},
+        {"params": [1.0]},
+        {"backend": "os.system"},
+    ],
+    ids=["newer", "another format", "no graph", "params", "backend"],
+)
+def test_a_malformed_model_file_is_refused_by_name(
+    xk: ModuleType, network: Any, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    import keras
+
+    model = network.build(xk.Activation("Heaviside", rule=band, name="gate"))
+    model.save(tmp_path / "model.keras")
+    file = change_config(tmp_path / "model.keras", lambda config: config.update(change))
+    with pytest.raises(xg.FormatError, match="layer 'gate'"):
+        keras.saving.load_model(file)
+    network.check(model, network.surrogates["rectangular"])
+
+
+def test_a_file_whose_backend_is_not_installed_loads_with_a_warning(
+    xk: ModuleType, network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import keras
+
+    model = network.build(xk.Activation("Heaviside", "triangular", backend="numpy", name="gate"))
+    model.save(tmp_path / "model.keras")
+    monkeypatch.setattr("multigrad.keras.config.load_backend", refuse_numpy)
+    with pytest.warns(UserWarning, match=r"'gate' was saved to run in 'numpy'.*pip install"):
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("gate").backend is None
+    network.check(loaded, network.surrogates["triangular"])
+
+
+def refuse_numpy(name: str) -> Any:
+    raise xg.BackendNotFound(f"backend {name!r} needs it: pip install 'multigrad-rules[{name}]'")
