@@ -73,7 +73,8 @@ def build(
             keras.layers.Dense(CLASSES),
         ]
     )
-    model.set_weights(list(weights))
+    for variable, weight in zip(model.trainable_variables, weights, strict=True):
+        variable.assign(weight)  # not set_weights, which would ask for the rule's numbers too
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 

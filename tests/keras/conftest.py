@@ -32,6 +32,13 @@ MODES: dict[str, dict[str, Any]] = {
     "no_jit": {"jit_compile": False},
     "eagerly": {"run_eagerly": True},
 }
+# Which are the same there as another one: jax compiles by itself, TensorFlow and torch do not.
+SAME: dict[str, tuple[str, ...]] = {
+    "tensorflow": ("no_jit",),
+    "jax": ("jit_compile", "no_jit"),
+    "torch": ("no_jit", "eagerly"),
+}
+DISTINCT_MODES = [m for m in MODES if m not in SAME.get(os.environ.get("KERAS_BACKEND", ""), ())]
 KINDS = ("sequential", "functional", "subclass")
 
 
@@ -169,6 +176,12 @@ def xk() -> ModuleType:
 
 
 @pytest.fixture(params=MODES)
+def every_mode(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of `compile`: each way to ask for."""
+    return MODES[request.param]
+
+
+@pytest.fixture(params=DISTINCT_MODES)
 def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Options of `compile`: each way in which Keras can run a train step."""
     return MODES[request.param]

@@ -20,10 +20,10 @@ COMPILED_OR_NOT = pytest.mark.parametrize(
 
 
 def test_first_step_uses_the_layers_own_rule(
-    xk: ModuleType, network: Any, kind: str, mode: dict[str, Any]
+    xk: ModuleType, network: Any, kind: str, every_mode: dict[str, Any]
 ) -> None:
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
-    model = network.build(layer, kind, **mode)
+    model = network.build(layer, kind, **every_mode)
     network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
 
 
