@@ -37,7 +37,7 @@ from .function import (
     read_function,
     run_captured,
 )
-from .structure import note_models, renew_steps
+from .structure import keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
 
 Tensor = Any
@@ -137,6 +137,7 @@ class CustomGradient(keras.layers.Layer):
         hand_on_mask((args, kwargs), outputs)
         return outputs
 
+    @keeping_weights
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Return the Function's outputs for tensors of Keras's backend."""
         held = self._held

@@ -258,6 +258,20 @@ def test_a_random_function_draws_anew_in_each_step_and_repeats_by_kerass_seed(
 # --- what may be assigned --------------------------------------------------------------------------------
 
 
+def test_a_model_whose_step_fails_keeps_its_weights(
+    xk: ModuleType, network: Any, mode: dict[str, Any]
+) -> None:
+    def refuse(x: Any) -> Any:
+        raise ValueError("this function refuses its input")
+
+    model = network.build(xk.CustomGradient(triangular()), **mode)
+    model.layers[1].function = xg.custom_gradient(refuse)
+    with pytest.raises(ValueError, match="refuses its input"):
+        network.train(model)
+    for ours, initial in zip(network.trained(model), network.weights, strict=True):
+        np.testing.assert_array_equal(ours, initial)
+
+
 def test_another_function_between_two_fits_takes_effect(
     xk: ModuleType, network: Any, mode: dict[str, Any]
 ) -> None:
