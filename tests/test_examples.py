@@ -239,6 +239,6 @@ def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: 
     (loaded,) = read_numbers(find_line(output, f"loaded on {loads}"))
     (trained,) = read_numbers(find_line(output, f"trained on {loads}"))
     assert saved == pytest.approx(loaded, abs=2e-3)
-    assert trained > loaded
+    assert min(saved, trained) > 0.9
     assert "'bump' is registered here: False" in output
     assert "bump(grad_out: T[...], tin: T[...]" in output
