@@ -33,15 +33,30 @@ def is_refused(guest: str, mode: dict[str, Any]) -> bool:
 
 
 def test_first_step_is_the_formulas(
-    xk: ModuleType, network: Any, guest: str, kind: str, mode: dict[str, Any]
+    xk: ModuleType, network: Any, guest: str, mode: dict[str, Any]
 ) -> None:
     layer = xk.Activation("Heaviside", "triangular", {"width": 2.0}, backend=guest)
     if is_refused(guest, mode):
         with pytest.raises(xg.UnsupportedOp, match=r"jit_compile=False"):
-            network.train(network.build(layer, kind, **mode))
+            network.train(network.build(layer, **mode))
         return
-    model = network.build(layer, kind, **mode)
+    model = network.build(layer, **mode)
     network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
+
+
+def test_models_of_each_kind_train(xk: ModuleType, network: Any, guest: str, kind: str) -> None:
+    layer = xk.Activation("Heaviside", "triangular", {"width": 2.0}, backend=guest)
+    model = network.build(layer, kind)
+    network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
+
+
+@pytest.mark.parametrize("kind", ["functional", "subclass"])
+def test_xla_is_refused_in_models_of_each_kind(xk: ModuleType, network: Any, kind: str) -> None:
+    if os.environ["KERAS_BACKEND"] != "tensorflow":
+        pytest.skip("about TensorFlow's XLA, and Keras runs on another backend here")
+    layer = xk.Activation("Heaviside", "triangular", backend="numpy")
+    with pytest.raises(xg.UnsupportedOp, match=r"jit_compile=False"):
+        network.train(network.build(layer, kind, jit_compile=True))
 
 
 def test_xla_is_refused_before_anything_runs_and_the_model_stays_usable(
