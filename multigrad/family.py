@@ -137,21 +137,36 @@ class Spec:
                     raise
                 facts.update({f"param:{name}": self.params[name] for name in names})
 
-    def tensor_params(self) -> tuple[str, ...]:
-        """Return the run-time params that may be tensors: the rule's Python code does not look at their values."""
-        if self.family.rule.native is True:
-            return ()
+    def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
+        """Return the rule's graph for an input such as there may be, and what it needed to know; no graph: it has none."""
         facts: dict[str, Any] = {}
+        known = {**LIKELY, **{f"param:{name}": value for name, value in self.params.items()}}
         while True:
             try:
-                self.family.graph(True, facts)
+                return self.family.graph(has_tin, facts), facts
             except NeedFact as need:
-                known = {**LIKELY, **{f"param:{name}": self.params[name] for name in self.params}}
-                facts.update({fact: known[fact] for fact in need.facts})
+                for fact in need.facts:
+                    facts[fact] = read_number(known[fact])
+                    if facts[fact] is None:  # known at run time only: the application says so
+                        return None, facts
             except TraceError:  # it runs as it is, on the numbers that it expects
-                return ()
-            else:
-                return tuple(name for name in self.family.runtime if f"param:{name}" not in facts)
+                return None, facts
+
+    def tensor_params(self) -> tuple[str, ...]:
+        """Return the run-time params that may be tensors: the rule's Python code does not look at their values."""
+        graph, facts = self.likely_graph(True)
+        if graph is None:
+            return ()
+        return tuple(name for name in self.family.runtime if f"param:{name}" not in facts)
+
+
+def read_number(value: Any) -> Any:
+    """Return the number in a 0-d tensor, None where it is known at run time only; anything else as it is."""
+    if not hasattr(value, "dtype"):
+        return value
+    from .lowering.backend import concrete_number
+
+    return concrete_number(value)
 
 
 def value_token(value: Any) -> str:

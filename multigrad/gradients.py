@@ -10,10 +10,7 @@ from typing import Any
 
 from . import registry
 from .context import CURRENT, Application, Counter, apply_now, normalize_key
-from .errors import BackendNotFound, RuleError, TraceError
-from .family import LIKELY
-from .ir.graph import Graph
-from .ir.record import NeedFact
+from .errors import BackendNotFound, RuleError
 from .lowering.backend import backend_of, concrete_number
 from .lowering.entries import apply_rule
 from .rule import Rule, Spec
@@ -97,7 +94,7 @@ class GradientRule:
         self.params = dict(params or {})
         self._epoch = -1
         self._spec = spec = self.look_up()
-        graph, facts = capture_likely(spec)
+        graph, facts = spec.likely_graph(False)
         self.draws: bool | None = None
         self.numbers: dict[str, Any] = {}
         if spec.family.rule.native is True:
@@ -144,22 +141,3 @@ def fold_step(key: Any, count: Any) -> Any:
     backend = backend_of(count)
     number = concrete_number(count)
     return backend.fold_in(key, count if number is None else int(number))
-
-
-def capture_likely(spec: Spec) -> tuple[Graph | None, dict[str, Any]]:
-    """Return a rule's graph for a gradient such as there may be, and what it needed to know; no graph: it has none."""
-    facts: dict[str, Any] = {}
-    likely = {**LIKELY, **{f"param:{name}": value for name, value in spec.params.items()}}
-    while True:
-        try:
-            return spec.family.graph(False, facts), facts
-        except NeedFact as need:
-            for fact in need.facts:
-                value = likely[fact]
-                facts[fact] = concrete_number(value) if hasattr(value, "dtype") else value
-                if (
-                    facts[fact] is None
-                ):  # a number that is known at run time only: the application says so
-                    return None, facts
-        except TraceError:
-            return None, facts
