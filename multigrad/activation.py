@@ -8,28 +8,52 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from . import registry
 from .capture.signature import read_params
 from .context import CURRENT, Application, apply_now
+from .errors import TraceError
+from .fixed import FixedParams
 from .forwards import Forward, find_forward
 from .ir.calls import Called, mark
-from .ir.record import Value, constant
+from .ir.questions import crossing
+from .ir.record import NeedFact, Value, constant
 from .ir.replay import replay
 from .lowering.backend import Backend, backend_of, in_use
 from .lowering.entries import bind_entry, check_float, checking_dtype, find_entry
 from .lowering.input_checks import find_lacking
 from .lowering.lower import lower_derivative, lower_forward
-from .rule import Rule, Spec
+from .proof.samples import calling
+from .reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
+from .rule import Rule, Spec, read_number
 
 Tensor = Any
 
 
-# (of which tensors, is tracing, what to call then): a compiler that reads Python code cannot read a ContextVar, so its
-# backend adds a row here that follows the mirrored frame instead.
-# That gets the values of the own rule's params after the tensor, where the caller holds them.
-tracers: list[tuple[type | tuple[type, ...], Callable[[], bool], Callable[..., Any]]] = []
+class CallTraced(Protocol):
+    """What acts in the place of an activation's call: `values` are those of the own rule's params, if the caller holds them."""
+
+    def __call__(self, activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+        """Return the activation of x."""
+        ...
+
+
+class Tracer(NamedTuple):
+    """A row for what cannot read a ContextVar where an activation is called, or must note what it read there.
+
+    Attributes:
+        types: the tensors that it is about.
+        is_tracing: whether it reads along now.
+        call: what to call then.
+    """
+
+    types: type | tuple[type, ...]
+    is_tracing: Callable[[], bool]
+    call: CallTraced
+
+
+tracers: list[Tracer] = []
 _keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
@@ -58,7 +82,8 @@ class Activation:
         self.superseded = (
             False  # set by who held it and holds another now: traces of this one are stale
         )
-        self._own: tuple[int, Application | None] = (-1, None)  # one tuple, as `_latest`
+        # The epoch, what was looked up in it, and the names read: one tuple, as `_latest`.
+        self._own: tuple[int, Application | None, tuple[Lookup, ...]] = (-1, None, ())
         self._latest: tuple[Any, ...] = (None, None, None, None)
         self._valued: tuple[Any, ...] = (
             None,
@@ -82,7 +107,7 @@ class Activation:
     @property
     def params(self) -> dict[str, Any]:
         """The values given for the own rule's params."""
-        return dict(self._params)
+        return FixedParams(self._params, "make another: xg.activation(forward, rule, params={...})")
 
     def __reduce__(self) -> Any:
         # What was looked up here stays here: a copy, in this process or another, looks it up itself.
@@ -94,11 +119,12 @@ class Activation:
             if self._params:
                 raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
             return None
-        looked_up, application = self._own
+        looked_up, application, _ = self._own
         epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
         if looked_up != epoch:
-            application = apply_now(self._rule, self._params)
-            self._own = epoch, application
+            with reading() as found:
+                application = apply_now(self._rule, self._params)
+            self._own = epoch, application, names_in(found)
         return application
 
     def in_force(self) -> Application | None:
@@ -116,7 +142,7 @@ class Activation:
     def __call__(self, x: Tensor) -> Tensor:
         """Return the activation of x; gradients flow back by the rule in force now."""
         for types, is_tracing, call_traced in tracers:
-            if is_tracing() and isinstance(x, types):
+            if isinstance(x, types) and is_tracing():
                 return call_traced(self, x)
         return self.apply(x)
 
@@ -138,7 +164,7 @@ class Activation:
             values: numbers, or 0-d tensors of x's framework, in the order of the rule's `spec.family.runtime`.
         """
         for types, is_tracing, call_traced in tracers:
-            if is_tracing() and isinstance(x, types):
+            if isinstance(x, types) and is_tracing():
                 return call_traced(self, x, values)
         application = self.with_values(values)
         if application is self._valued[2]:  # the same object at the next call: it may be remembered
@@ -172,44 +198,77 @@ class Activation:
     def apply_as(self, x: Tensor, application: Any) -> Tensor:
         """Return the activation of x under a rule that the caller gives."""
         backend = backend_of(x)
-        if backend.guard is not None:
-            backend.guard(x, self)
+        self.tell(backend)
         check_float(x, application.spec.family.rule)
-        return find_entry(application.spec.family, backend, self.forward)(x, application)
+        with calling(x, application.spec.params):
+            entry = find_entry(application.spec.family, backend, self.forward)
+        y = entry(x, application)
+        self.tell_drawn(backend, application)
+        return y
 
     def _look_up(self, x: Tensor, application: Application | None) -> Tensor:
         """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
         if isinstance(x, Value):
             return self._record(x, application)
         backend = backend_of(x)
-        if backend.guard is not None:
-            backend.guard(x, self)
+        self.tell(backend)
         if application is None:
             function = plain(self.forward, backend)
         else:
-            check_float(x, application.spec.family.rule)
-            entry = application.spec.family.entries.get((backend.name, self.forward.name))
+            family = application.spec.family
+            check_float(x, family.rule)
+            entry = family.entries.get((backend.name, self.forward.name))
             if entry is None:
-                entry = find_entry(application.spec.family, backend, self.forward)
-            if backend.guard is not None:
-                return entry(x, application)
+                with calling(x, application.spec.params):
+                    entry = find_entry(family, backend, self.forward)
+            if backend.guard is not None or family.reads:
+                y = entry(x, application)
+                self.tell_drawn(backend, application)
+                return y
             function = bind_entry(entry, x, application)
         if backend.guard is None:
             self._latest = (application, type(x), x.dtype, function)
         return function(x)
 
+    def tell(self, backend: Backend) -> None:
+        """Tell a backend's compiler what a trace of this activation depends on: the rule in force, or its own one."""
+        if self._rule is None:
+            if backend.guard is not None:
+                backend.guard(None, self)
+        elif backend.watch is not None:
+            backend.watch(self)
+            for lookup in self._own[2]:
+                backend.watch(lookup)
+
+    def tell_drawn(self, backend: Backend, application: Any) -> None:
+        """Tell a compiler that an own rule drew: from the key of the rule in force, if that has one."""
+        if self._rule is not None and application.spec.family.draws and backend.guard is not None:
+            backend.guard(None, self)
+
     def _record(self, x: Value, application: Application | None) -> Value:
         """Record the activation inside of a capture; derivatives pass by the rule in force now."""
         trace, graph = x.trace, self.forward.graph()
         (output,) = replay(trace, graph, {"tin": x})
+        if self._rule is None:
+            look_up(RULE_IN_FORCE)
+        for lookup in self._own[2]:
+            note_name(lookup.name, lookup.number)
         if application is None:
             backward, numbers = self.forward.derivative(), {}
         else:
             spec = application.spec
-            backward = spec.graph()
-            numbers = dict(zip(spec.family.runtime, spec.values, strict=True))
+            with crossing(NeedFact, TraceError):
+                backward = spec.graph()
+            values = map(read_number, spec.values)
+            numbers = dict(zip(spec.family.runtime, values, strict=True))
+        if None in numbers.values():
+            raise trace.error(
+                "applies a rule under a param that is known at run time only. Give the param to the function as "
+                "an argument, or register the rule with native=True"
+            )
         given = {"tin": x, **{name: trace.value(constant(v)) for name, v in numbers.items()}}
         if backward.input("key") is not None:
+            look_up(RULE_IN_FORCE)  # its key seeds an own rule too
             if application is not None and application.counter is not None:
                 raise trace.error(
                     "applies a random rule under a key, which counts applications one by one. Take the vjp of "

@@ -11,7 +11,6 @@ import contextvars
 import functools
 import inspect
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,14 +18,29 @@ from typing import Any, Literal, Self, TypeVar
 
 from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
-from .lowering.backend import hook_params, mirror_frame
+from .frame import CURRENT, EMPTY, Application, Frame, key_token
+from .lowering.backend import hook_params, mirror_frame, show_frame
 from .random import key_from_int
 from .registry import resolve
-from .rule import Rule, Spec
+from .rule import Rule
+from .threads import make_lock
+
+__all__ = [
+    "CURRENT", "EMPTY", "SCOPES", "Application", "Counter", "Frame", "apply_now", "check_scope", "current", "key_token",
+    "normalize_key", "use",
+]  # fmt: skip
 
 SCOPES = ("activations", "params", "all")
+
+
+class _Default(str):
+    """A word that nobody gave, to be told from the same word given."""
+
+
+ALL = _Default("all")
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 _serials = itertools.count()
+_counting = make_lock()
 
 
 class Counter:
@@ -35,50 +49,21 @@ class Counter:
     `serial` tells counters apart, also from those that are gone.
     """
 
-    __slots__ = ("_lock", "count", "serial")
+    __slots__ = ("count", "serial")
 
     def __init__(self) -> None:
         self.count: Any = 0
         self.serial = next(_serials)
-        self._lock = threading.Lock()
 
     def __next__(self) -> Any:
-        with self._lock:
+        with _counting:
             n, self.count = self.count, self.count + 1
         return n
 
     def advance(self, number: int) -> None:
         """Skip applications that compiled code has made."""
-        with self._lock:
+        with _counting:
             self.count += number
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Application:
-    """A rule in force: the spec, and where its random draws come from."""
-
-    spec: Spec
-    key: Any = None  # two uint32, or a backend's own key object
-    counter: Any = None  # a Counter, where there is a key
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Frame:
-    """The rules now in force, by scope.
-
-    Attributes:
-        token: equal for equal meaning.
-        hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach by themselves.
-    """
-
-    activations: Application | None = None
-    params: Application | None = None
-    token: str = ""
-    hooks_params: bool = False
-
-
-EMPTY = Frame()
-CURRENT: contextvars.ContextVar[Frame] = contextvars.ContextVar("multigrad_frame", default=EMPTY)
 
 
 class use:
@@ -88,19 +73,23 @@ class use:
         >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}, scope="activations"):
         ...     y = act(x)
 
-    The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins over all.
+    The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins over all. Where no
+    scope is given, a rule that an outer `use` put in force by naming "params" stays: a surrogate gradient put in
+    force inside of a training step does not turn off the clipping around it. `scope="all"` replaces both.
     A `scope` that names "params" acts by itself in torch, Keras on torch included: each forward attaches hooks to the
     module's trainable parameters (`multigrad.hook.remove_param_hooks` takes them off). `scope="all"` alone acts on
     parameters where `multigrad.hook.attach_param_hooks` was called. In other frameworks neither can: there
     `xg.apply_to_gradients`, `multigrad.keras.apply_to_gradients` and `multigrad.optax.apply_rule` are the way.
+    Around the `yield` of a generator the rule stays in force for the caller until the generator goes on.
 
     Args:
         rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
         params: values for the rule's params.
-        scope: "activations", "params", "all", or a tuple of them.
+        scope: "activations", "params", "all", or a tuple of them. Default: "all", save for what an outer `use` named.
         key: makes random rules reproducible, the same in every framework: an int as for
             `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward from 0 at
-            each entry, draws from `fold_in(key, n)`.
+            each entry, draws from `fold_in(key, n)`. One key gives every example of a `vmap` and every shard of a
+            `shard_map` the same draws: fold the index in first, as in `jax.random.fold_in(key, jax.lax.axis_index("i"))`.
 
     Raises:
         RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a ValueError).
@@ -110,7 +99,7 @@ class use:
         self,
         rule: str | Rule | Callable[..., Any],
         params: Mapping[str, Any] | None = None,
-        scope: str | Iterable[str] = "all",
+        scope: str | Iterable[str] = ALL,
         *,
         key: Any = None,
     ) -> None:
@@ -118,22 +107,29 @@ class use:
         self.params = read_params(params)
         self.scope = check_scope(scope)
         self.key = key
+        self._given_scope = scope if scope is ALL else self.scope
 
     def __enter__(self) -> Self:
         application = apply_now(self.rule, self.params, self.key)
         before = CURRENT.get()
         both = "all" in self.scope
         acts = application if both or "activations" in self.scope else before.activations
-        pars = application if both or "params" in self.scope else before.params
         names_params = "params" in self.scope
+        stays = not names_params and (
+            not both or (self._given_scope is ALL and before.names_params)
+        )
+        pars = before.params if stays else application
         hooked = names_params or before.hooks_params
-        frame = Frame(acts, pars, _frame_token(acts, pars), hooked)
+        named = before.names_params if stays else names_params
+        frame = Frame(acts, pars, _frame_token(acts, pars), hooked, named)
         with ExitStack() as stack:
             mirror_frame(stack, frame.token)
             if names_params:
                 hook_params(stack)
             _ENTRIES.set(_Entry(self, before, stack.pop_all(), _ENTRIES.get()))
         CURRENT.set(frame)
+        if acts is not None and any(type(value) is not float for value in acts.spec.values):
+            show_frame(frame)
         return self
 
     def __exit__(self, *exc_info: object) -> Literal[False]:
@@ -161,20 +157,21 @@ class use:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise RuleTypeError(
                 f"use cannot decorate the generator function {function.__name__!r}: between its steps "
-                f"the rule would be in force for the caller. Put `with xg.use(...)` inside of it"
+                f"the rule would be in force for the caller. Put `with xg.use(...)` inside of it around the "
+                f"work between two yields: around a `yield` it would be in force for the caller too"
             )
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:
-                with use(self.rule, self.params, self.scope, key=self.key):
+                with use(self.rule, self.params, self._given_scope, key=self.key):
                     return await function(*args, **kwargs)
 
             return call_async  # type: ignore[return-value]
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with use(self.rule, self.params, self.scope, key=self.key):
+            with use(self.rule, self.params, self._given_scope, key=self.key):
                 return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
@@ -228,17 +225,6 @@ def normalize_key(key: Any) -> Any:
     from .lowering.backend import key_pair
 
     return key_pair(key)
-
-
-def key_token(application: Application | None) -> str:
-    """Return text that is equal for equal keys."""
-    if application is None or application.key is None:
-        return ""
-    key = application.key
-    if isinstance(key, tuple) and all(isinstance(word, int) for word in key):
-        return f"@{key[0]:x}.{key[1]:x}"
-    # Not the address of the application: the next one may lie there, and jax keeps what it traced.
-    return f"@traced {getattr(application.counter, 'serial', id(application))}"
 
 
 def _frame_token(acts: Application | None, pars: Application | None) -> str:

@@ -6,7 +6,9 @@ rule, ImportError for a missing framework), the error is that class too.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
+from typing import Self
 
 
 class MultigradError(Exception):
@@ -40,6 +42,22 @@ class TraceError(MultigradError):
         super().__init__(message)
         self.place = place
 
+    def to_keep(self) -> Self:
+        """Return this error without the frames that led to it, which hold the tensors of their call."""
+        return copy.copy(self)
+
+
+class DisprovedError(TraceError):
+    """A captured graph does not compute what the code that it was captured from does, so it is not used.
+
+    Attributes:
+        home: the framework on which that code runs as it is; "" where it runs on all.
+    """
+
+    def __init__(self, message: str, place: tuple[str, int] | None = None, home: str = "") -> None:
+        super().__init__(message, place)
+        self.home = home
+
 
 class UnsupportedOp(MultigradError):
     """An op that the chosen backend (or dialect) lacks."""
@@ -63,6 +81,10 @@ class FormatError(MultigradError, ValueError):
 
 class NativeRuleWarning(UserWarning):
     """A rule could not be captured and runs as it is, in one framework only."""
+
+
+class NotProvenWarning(UserWarning):
+    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code that it was captured from."""
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

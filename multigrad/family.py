@@ -1,20 +1,26 @@
-"""What a rule becomes with its params: a `Family` owns graphs and lowered code, a `Spec` adds the values."""
+"""What a rule becomes with its params: a `Family` has graphs and lowered code, a `Spec` adds the values."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-import threading
 import types
 import warnings
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .capture import capture as capturing
+from .codes import Code
 from .errors import NativeRuleWarning, TraceError
+from .identity import items_key
 from .ir.graph import Graph
-from .ir.record import NeedFact
+from .ir.record import NeedFact, Trace
+from .proof.rules import RuleUnderProof, prove_rule
+from .proof.setting import is_asked
+from .reads import reading
+from .threads import build_once
 
 if TYPE_CHECKING:
     from .rule import Rule
@@ -22,28 +28,65 @@ if TYPE_CHECKING:
 MOST_GRAPHS = 256
 LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
 _serial = itertools.count()
-lock = threading.RLock()  # held while a rule is captured or lowered
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
+class Slot(NamedTuple):
+    """Stands in a composed rule for a run-time value that a part has bound; a family gives it by this name."""
+
+    name: str
+
+
 class Family:
-    """A rule with its static params fixed: owns its graphs and its lowered code.
+    """A rule with its static params fixed, and what has been made of it.
 
     Attributes:
         runtime: names of the run-time params, in the order of a Spec's values.
+        hidden: those of them that nobody sets: what the parts of a composed rule have bound.
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
-        entries: lowered code by (backend, forward).
+        natives: what runs the rule as it is, by (backend, forward).
     """
 
-    def __init__(self, rule: Rule, runtime: tuple[str, ...], static: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        runtime: tuple[str, ...],
+        static: Mapping[str, Any],
+        hidden: frozenset[str],
+        code: Code,
+    ) -> None:
         self.rule = rule
         self.runtime = runtime
         self.static = dict(static)
-        self.id = f"{rule.name}#{next(_serial)}"
-        self.facts: frozenset[str] = frozenset()
-        self.entries: dict[Any, Any] = {}
-        self.uncapturable: TraceError | None = None
-        self._graphs: dict[Any, Graph] = {}
+        self.hidden = hidden
+        self.natives: dict[Any, Any] = {}
+        self.id = code.id
+        self._code = code
+
+    @property
+    def entries(self) -> dict[Any, Any]:
+        """Lowered code by (backend, forward), for what is read as it is now."""
+        return self._code.entries
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What the rule's code read besides its inputs."""
+        return self._code.reads
+
+    @property
+    def draws(self) -> bool:
+        """Whether a capture of the rule was random."""
+        return self._code.draws
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """What Python needed to know while the rule was captured."""
+        return self._code.facts
+
+    @property
+    def uncapturable(self) -> TraceError | None:
+        """Why the rule runs as it is, where it cannot be captured."""
+        return self._code.uncapturable
 
     def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         """Return the rule's graph under these facts, captured once.
@@ -52,30 +95,74 @@ class Family:
             NeedFact: more facts are needed; `self.facts` has been extended.
             TraceError: it cannot be captured.
         """
-        key = (has_tin, tuple(sorted(facts.items(), key=str)))
-        with lock:
-            graph = self._graphs.get(key)
-            if graph is None:
-                try:
-                    graph = capturing.capture(
-                        self.rule.name, self.rule.run, has_tin=has_tin, runtime=self.runtime,
-                        static=self.static, facts=facts,
-                    )  # fmt: skip
-                except NeedFact as need:
-                    if facts.keys() >= set(need.facts):  # asked again: no capture would end
-                        raise TraceError(
-                            f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
-                        ) from need
-                    self.facts = self.facts | set(need.facts)
-                    raise
-                if len(self._graphs) >= MOST_GRAPHS:  # many shapes or values: keep memory bounded
-                    self._graphs.clear()
-                self._graphs[key] = graph
+        graphs, key = self._code.graphs, (has_tin, items_key(facts))
+        build = functools.partial(self._build, has_tin, facts)
+        return graphs.get(key) or build_once(graphs, key, build, MOST_GRAPHS)
+
+    def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        try:
+            with reading() as found:
+                graph = self._prove(self._capture(has_tin, facts), has_tin, facts)
+        except NeedFact as need:
+            if facts.keys() >= set(need.facts):  # asked again: no capture would end
+                raise TraceError(
+                    f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
+                ) from need
+            self._code.facts = self._code.facts | set(need.facts)
+            raise
+        self._code.note_capture(graph, found)
+        return graph
+
+    def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        rule, given = self.open(params)
+        return rule.run(trace, grad_out, tin, given)
+
+    def run_native(self, ctx: Any, grad_out: Any, tin: Any | None, values: tuple[Any, ...]) -> Any:
+        """Apply the rule as it is, on a framework's tensors."""
+        params = {**self.static, **dict(zip(self.runtime, values, strict=True))}
+        rule, given = self.open(params)
+        return rule.run_native(ctx, grad_out, tin, given)
+
+    def open(self, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+        """Return the rule with what its parts have bound, and the other params."""
+        given = {name: value for name, value in params.items() if name not in self.hidden}
+        return (_fill(self.rule, params) if self.hidden else self.rule), given
+
+    def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        return capturing.capture(
+            self.rule.name, self._run, has_tin=has_tin, runtime=self.runtime,
+            static=self.static, facts=facts,
+        )  # fmt: skip
+
+    def _prove(self, graph: Graph, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        """Return a graph that was compared with the rule's own function, or that says why it was not.
+
+        Raises:
+            DisprovedError: it is not what was written.
+        """
+        if not is_asked(self.rule.prove):
             return graph
+        under_proof = RuleUnderProof(
+            self.rule, self.open, graph, has_tin, self.runtime, self.static, facts
+        )
+        reason = prove_rule(under_proof, functools.partial(self._capture, has_tin, facts))
+        return replace(graph, origin=f"{graph.origin}; not proven: {reason}") if reason else graph
+
+    def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
+        """Compare the rule with its graph on the input that it is called with now.
+
+        Raises:
+            DisprovedError: they differ.
+        """
+        graph = self.graph(has_tin, facts)
+        under_proof = RuleUnderProof(
+            self.rule, self.open, graph, has_tin, self.runtime, self.static, facts
+        )
+        prove_rule(under_proof, functools.partial(self._capture, has_tin, facts), is_call=True)
 
     def latest(self) -> Graph | None:
         """Return the graph that was captured last, or None."""
-        return next(reversed(self._graphs.values()), None)
+        return next(reversed(self._code.graphs.values()), None)
 
     def give_up(self, error: TraceError) -> None:
         """Let the rule run as it is, and say so once, at the line that cannot be captured.
@@ -86,12 +173,13 @@ class Family:
         if self.rule.native is False:
             raise error
         function = self.rule.function
-        if self.uncapturable is not None or function in _given_up:
-            self.uncapturable = self.uncapturable or error
-            return
-        self.uncapturable = error
+        is_known = self.uncapturable is not None
+        self._code.uncapturable = self.uncapturable or error.to_keep()
         if isinstance(function, types.FunctionType):
+            is_known = is_known or function in _given_up
             _given_up.add(function)
+        if is_known:
+            return
         code = getattr(function, "__code__", None)
         file, line = error.place or (
             (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
@@ -117,7 +205,15 @@ class Spec:
 
     @property
     def params(self) -> dict[str, Any]:
-        """All params with their values."""
+        """All params with their values, without those that parts have bound."""
+        return self.family.open(self._given())[1]
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that takes `params`."""
+        return self.family.open(self._given())[0]
+
+    def _given(self) -> dict[str, Any]:
         return {**self.family.static, **dict(zip(self.family.runtime, self.values, strict=True))}
 
     def graph(self) -> Graph:
@@ -133,14 +229,15 @@ class Spec:
                 return self.family.graph(True, facts)
             except NeedFact as need:
                 names = [fact.removeprefix("param:") for fact in need.facts]
-                if not self.params.keys() >= set(names):
+                given = self._given()
+                if not given.keys() >= set(names):
                     raise
-                facts.update({f"param:{name}": self.params[name] for name in names})
+                facts.update({f"param:{name}": given[name] for name in names})
 
     def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
         """Return the rule's graph for an input such as there may be, and what it needed to know; no graph: it has none."""
         facts: dict[str, Any] = {}
-        known = {**LIKELY, **{f"param:{name}": value for name, value in self.params.items()}}
+        known = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
         while True:
             try:
                 return self.family.graph(has_tin, facts), facts
@@ -158,6 +255,12 @@ class Spec:
         if graph is None:
             return ()
         return tuple(name for name in self.family.runtime if f"param:{name}" not in facts)
+
+
+def _fill(rule: Rule, given: Mapping[str, Any]) -> Rule:
+    """Return a rule with values for its slots."""
+    bound = {k: given[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
+    return rule.copy(bound=bound, parts=tuple(_fill(part, given) for part in rule.parts))
 
 
 def read_number(value: Any) -> Any:

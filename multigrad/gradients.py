@@ -11,8 +11,9 @@ from typing import Any
 from . import registry
 from .context import CURRENT, Application, Counter, apply_now, normalize_key
 from .errors import BackendNotFound, RuleError
-from .lowering.backend import backend_of, concrete_number
+from .lowering.backend import backend_of, concrete_number, key_for
 from .lowering.entries import apply_rule
+from .reads import Lookup, names_in, note_name, reading
 from .rule import Rule, Spec
 
 
@@ -46,7 +47,9 @@ def apply_to_gradients(
 
     application = _application(rule, params, key)
     return optree.tree_map(  # type: ignore[return-value]
-        lambda leaf: None if leaf is None else _apply(application, leaf), grads, none_is_leaf=True
+        lambda leaf: None if leaf is None else _apply(application, leaf, rule is None),
+        grads,
+        none_is_leaf=True,
     )
 
 
@@ -61,15 +64,15 @@ def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> Appli
     return Application(framed.spec, normalize_key(key), Counter())
 
 
-def _apply(application: Application | None, leaf: Any) -> Any:
+def _apply(application: Application | None, leaf: Any, follows: bool) -> Any:
     try:
         backend = backend_of(leaf)
     except BackendNotFound as error:
         if application is None:
             return leaf
         raise BackendNotFound(f"apply_to_gradients met a leaf that is no tensor: {error}") from None
-    if backend.guard is not None:
-        backend.guard(leaf, None)  # also without a rule: that is what a trace would keep
+    if backend.guard is not None and follows:
+        backend.guard(leaf, None, "params")  # also without a rule: that is what a trace would keep
     if application is None:
         return leaf
     return apply_rule(application, None, leaf, None)
@@ -93,6 +96,7 @@ class GradientRule:
         self.rule = rule
         self.params = dict(params or {})
         self._epoch = -1
+        self._names: tuple[Lookup, ...] = ()
         self._spec = spec = self.look_up()
         graph, facts = spec.likely_graph(False)
         self.draws: bool | None = None
@@ -105,15 +109,20 @@ class GradientRule:
             self.numbers = {
                 name: value
                 for name, value in zip(spec.family.runtime, spec.values, strict=True)
-                if name not in bound and f"param:{name}" not in facts
+                if name not in bound
+                and name not in spec.family.hidden
+                and f"param:{name}" not in facts
             }
 
     def look_up(self) -> Spec:
         """Return the rule that is meant now, with its params."""
         epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
         if epoch != self._epoch:
-            self._spec = apply_now(self.rule, self.params).spec
-            self._epoch = epoch
+            with reading() as found:
+                self._spec = apply_now(self.rule, self.params).spec
+            self._epoch, self._names = epoch, names_in(found)
+        for lookup in self._names:  # what traces this keeps it for these
+            note_name(lookup.name, lookup.number)
         return self._spec
 
     def at_step(self, numbers: Mapping[str, Any], key: Any, count: Any) -> Application:
@@ -140,4 +149,4 @@ def fold_step(key: Any, count: Any) -> Any:
     """Return the key of a step, whose number is a tensor."""
     backend = backend_of(count)
     number = concrete_number(count)
-    return backend.fold_in(key, count if number is None else int(number))
+    return backend.fold_in(key_for(backend, key), count if number is None else int(number))

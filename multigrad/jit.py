@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .context import Application, Frame
@@ -179,7 +179,8 @@ def reveal(cut: Cut, hidden: tuple[Hidden, Hidden]) -> Frame:
     """Return the frame for a trace: what was hidden is put back, as the arguments of the trace."""
     first, second = map(_reveal, cut.rules, cut.looked_at, hidden)
     both = cut.frame.params is cut.frame.activations
-    return Frame(first, first if both else second, f"<traced {next(_serial)}>")
+    token = f"<traced {next(_serial)}>"
+    return replace(cut.frame, activations=first, params=first if both else second, token=token)
 
 
 def _reveal(

@@ -81,8 +81,8 @@ def apply_rule(
 
         def apply(leaf: Tensor) -> Tensor:
             leaf = jnp.asarray(leaf)
-            if guard is not None:
-                guard(leaf, None)  # also without a rule: that is what a trace would keep
+            if guard is not None and transform is None:
+                guard(leaf, None, "params")  # also without a rule: that is what a trace would keep
             if application is None:
                 return leaf
             return entries.apply_rule(application, None, leaf, None)

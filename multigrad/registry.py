@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
 from .lowering.backend import loaded
+from .reads import NUMBERS, note_name
 from .rule import Rule, as_rule
+from .threads import make_lock
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
 _rules: dict[str, Rule] = {}
+_numbers = itertools.count()
 _library_is_loaded = False
-_lock = threading.Lock()
+_lock = make_lock()
 _epoch = 0
 
 
 def register(
-    name: str, *, override: bool = False, native: bool | None = None, first_order: bool = False
+    name: str,
+    *,
+    override: bool = False,
+    native: bool | None = None,
+    first_order: bool = False,
+    dialect: str | None = None,
+    prove: bool = True,
 ) -> Callable[[Any], Rule]:
     """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
 
@@ -38,6 +48,10 @@ def register(
         first_order: a promise that nobody differentiates the rule itself (`create_graph=True`): numbers
             that forward can compute from tin, such as its norm, may then be kept in the place of tin. Where
             that would lose a derivative, taking one raises GradientError.
+        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its file imports several
+            and it mentions none.
+        prove: when it has been captured, run it once as it is on small inputs, forward and backward, and compare it with
+            the graph: where they differ the graph is never used. `MULTIGRAD_PROVE=0` turns all proofs off.
 
     Returns:
         A decorator that returns the `Rule`, which is still callable.
@@ -53,9 +67,12 @@ def register(
     if native not in (None, True, False):
         raise RuleTypeError(f"native is None, True or False, got {native!r}")
 
+    library = check_dialect(dialect)
+
     def decorate(function: Any) -> Rule:
         _load_library()
-        rule = as_rule(function, name=name, native=native, first_order=bool(first_order))
+        rule = as_rule(function, name, native, bool(first_order), library)
+        rule = rule if prove else rule.copy(prove=False)
         if _mentions(rule, name):
             raise RuleError(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
@@ -69,6 +86,7 @@ def register(
                 )
             replaced = name in _rules
             _rules[name] = rule
+            NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
         if replaced:
             _advance()
         return rule
@@ -87,6 +105,7 @@ def unregister(name: str) -> None:
         if name not in _rules:
             raise _unknown(name)
         del _rules[name]
+        NUMBERS[name] = next(_numbers)
     _advance()
 
 
@@ -104,9 +123,11 @@ def get(rule: str | Rule | Callable[..., Any]) -> Any:
     """
     if isinstance(rule, str):
         _load_library()
+        number = NUMBERS.get(rule)
         found = _rules.get(rule)
         if found is None:
             raise _unknown(rule)
+        note_name(rule, number)
         return found
     if callable(rule):
         return rule

@@ -7,30 +7,35 @@ params fixed, and owns graphs and lowered code; a `Spec` is a family with values
 from __future__ import annotations
 
 import functools
-import threading
 import types
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from .capture import capture as capturing
 from .capture.signature import (
     REQUIRED,
+    STATIC_TYPES,
     Signature,
     check_value,
     read_params,
     read_signature,
     unknown_param,
 )
+from .codes import code_of
 from .errors import RuleTypeError, TraceError
-from .family import Family, Spec, value_token
+from .family import Family, Slot, Spec, read_number, value_token
+from .fixed import FixedParams
+from .identity import function_key, items_key, owners_of
 from .ir.record import Trace, Value
 from .saved import SavedRule
 
-__all__ = ["Family", "Rule", "Spec", "as_rule", "make_spec", "value_token"]
+__all__ = ["Family", "Rule", "Spec", "as_rule", "make_spec", "read_number", "value_token"]
 Tensor = Any
-MOST_RULES = 4096
-ATTRIBUTES = ("name", "function", "parts", "native", "bound", "first_order")
-_lock = threading.RLock()
+MOST_FAMILIES = 256  # of one rule: by params that are part of its code
+ATTRIBUTES = (
+    "name", "function", "parts", "native", "bound", "first_order", "library", "prove",
+)  # fmt: skip
 
 
 class Rule:
@@ -41,6 +46,8 @@ class Rule:
         params: the parameters that may be set, with their defaults.
         native: see `register`.
         first_order: see `register`.
+        library: the one whose methods the function means, "" where the code tells.
+        prove: see `register`.
     """
 
     autograph_info__: ClassVar[
@@ -56,13 +63,18 @@ class Rule:
         native: bool | None = None,
         bound: Mapping[str, Any] | None = None,
         first_order: bool = False,
+        library: str = "",
+        prove: bool = True,
     ) -> None:
         self.first_order = first_order
+        self.library = library
+        self.prove = prove
         self.name = name
         self.function = function
         self.parts = parts
         self.native = native
         self.bound = types.MappingProxyType(dict(bound or {}))
+        self._families: dict[Any, dict[Any, Family]] = {}  # by what it does now, as parts are names
         self._signature = None if parts else read_signature(name, function)
         source = function if function is not None else None
         self.__doc__ = getattr(source, "__doc__", None) or f"{name} applied in series."
@@ -96,7 +108,8 @@ class Rule:
     @property
     def params(self) -> dict[str, Any]:
         """The parameters that may be set, with their defaults (`inspect.Parameter.empty`: required)."""
-        return {name: param.default for name, param in self.signature.params.items()}
+        defaults = {name: param.default for name, param in self.signature.params.items()}
+        return FixedParams(defaults, "write rule.with_params(name=value)")
 
     def resolved_parts(self) -> tuple[Rule, ...]:
         """Return the parts of a composed rule, names looked up now."""
@@ -120,7 +133,10 @@ class Rule:
     def copy(self, **changes: Any) -> Rule:
         """Return this rule with other attributes."""
         own = {name: getattr(self, name) for name in ATTRIBUTES}
-        return Rule(**{**own, **changes})
+        other = Rule(**{**own, **changes})
+        if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
+            other._families = self._families
+        return other
 
     def spec(self, params: Mapping[str, Any] | None = None) -> Spec:
         """Return this rule with values for its params, checked.
@@ -139,7 +155,8 @@ class Rule:
             given = self._signature.select(values)
             if isinstance(self.function, SavedRule):  # no source to prepare
                 return self.function.record(trace, grad_out, tin, given)
-            return capturing.run_function(self.function, trace, None, grad_out, tin, **given)
+            run = capturing.run_written_in
+            return run(self.library, self.function, trace, None, grad_out, tin, **given)
         for part in self.resolved_parts():
             grad_out = part.run(trace, grad_out, tin, part.signature.select(values))
         return grad_out
@@ -239,11 +256,16 @@ def _rebuild(attributes: dict[str, Any]) -> Rule:
     return Rule(**attributes)
 
 
-_wrapped: dict[Any, Rule] = {}
+# A rule lives as long as someone holds it; what was made of it, as long as the functions it is made of (codes.py).
+_wrapped: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
 
 
 def as_rule(
-    function: Any, name: str | None = None, native: bool | None = None, first_order: bool = False
+    function: Any,
+    name: str | None = None,
+    native: bool | None = None,
+    first_order: bool = False,
+    library: str = "",
 ) -> Rule:
     """Wrap a function as a Rule; a Rule is renamed. Without a name, one function gives one Rule."""
     if isinstance(function, Rule):
@@ -251,15 +273,16 @@ def as_rule(
             name=name or function.name,
             native=function.native if native is None else native,
             first_order=function.first_order or first_order,
+            library=library or function.library,
         )
     if name is not None:
-        return Rule(name=name, function=function, native=native, first_order=first_order)
-    key = hashable(function)
+        return Rule(
+            name=name, function=function, native=native, first_order=first_order, library=library
+        )
+    key = function_key(function)
     known = _wrapped.get(key)
     if known is None:
-        if len(_wrapped) >= MOST_RULES:  # lambdas made in a loop must not pile up
-            _wrapped.clear()
-        known = _wrapped[key] = Rule(name=name_of(function), function=function)
+        known = _wrapped.setdefault(key, Rule(name=name_of(function), function=function))
     return known
 
 
@@ -270,31 +293,7 @@ def name_of(function: Any) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def hashable(function: Any) -> Any:
-    """Return a callable as a key: itself, or its identity where it has no hash."""
-    try:
-        hash(function)
-    except TypeError:
-        return _Same(function)
-    return function
-
-
-class _Same:
-    """A key that is equal for the same object only, and keeps it alive."""
-
-    def __init__(self, item: Any) -> None:
-        self.item = item
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.item is other.item
-
-    def __hash__(self) -> int:
-        return id(self.item)
-
-
 # --- specs -------------------------------------------------------------------------------------------
-
-_families: dict[Any, Family] = {}
 
 
 def make_spec(rule: Rule, params: Mapping[str, Any] | None = None) -> Spec:
@@ -312,8 +311,11 @@ def make_spec(rule: Rule, params: Mapping[str, Any] | None = None) -> Spec:
     for name, value in values.items():
         is_runtime, value = check_value(rule.name, signature.param(name), value)
         (runtime if is_runtime else static)[name] = value
+    families = rule._families
+    rule, hidden = _hide_bound(rule.frozen(), {*signature.params, *values})
+    runtime.update(hidden)
     names = tuple(sorted(runtime))
-    family = _family(rule, names, static)
+    family = _family(rule, names, static, frozenset(hidden), families)
     ordered = tuple(runtime[name] for name in names)
     return Spec(family, ordered, f"{family.id}({','.join(map(value_token, ordered))})")
 
@@ -335,21 +337,61 @@ def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[
     return values
 
 
-def _family(rule: Rule, runtime: tuple[str, ...], static: Mapping[str, Any]) -> Family:
-    rule = rule.frozen()
-    key = (_identity(rule), runtime, repr(sorted(static.items())))
-    with _lock:
-        family = _families.get(key)
-        if family is None:
-            if len(_families) >= MOST_RULES:
-                _families.clear()
-            family = _families[key] = Family(rule, runtime, static)
-        return family
+def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
+    """Return a rule in which slots stand for the run-time values that its parts have bound, and those by name."""
+    hidden: dict[str, Any] = {}
+    bound = dict(rule.bound)
+    for name, value in rule.bound.items():
+        if not isinstance(value, STATIC_TYPES):
+            own = f"{name}_of_part{path}"
+            while own in taken:
+                own += "_"
+            hidden[own], bound[name] = value, Slot(own)
+    parts = []
+    for i, part in enumerate(rule.parts, 1):
+        part, inner = _hide_bound(part, taken, f"{path}_{i}")
+        parts.append(part)
+        hidden.update(inner)
+    return (rule.copy(bound=bound, parts=tuple(parts)), hidden) if hidden else (rule, hidden)
+
+
+def _family(
+    rule: Rule,
+    runtime: tuple[str, ...],
+    static: Mapping[str, Any],
+    hidden: frozenset[str],
+    families: dict[Any, dict[Any, Family]],
+) -> Family:
+    identity = _identity(rule)
+    own = families.get(identity)
+    if own is None:  # those of parts that have their names no more go
+        families.clear()
+        own = families.setdefault(identity, {})
+    key = (runtime, items_key(static))
+    family = own.get(key)
+    if family is None:
+        code = code_of(rule.name, (identity, *key), _owners(rule))
+        if len(own) >= MOST_FAMILIES:
+            own.clear()
+        family = own.setdefault(key, Family(rule, runtime, static, hidden, code))
+    return family
 
 
 def _identity(rule: Rule) -> Any:
     """Return what a rule does, as a key."""
-    bound = repr(sorted(rule.bound.items()))
+    made_of = (
+        function_key(rule.function)
+        if rule.function is not None
+        else tuple(map(_identity, rule.parts))
+    )
+    return (
+        rule.name, made_of, rule.native, rule.first_order, rule.library, rule.prove,
+        items_key(rule.bound),
+    )  # fmt: skip
+
+
+def _owners(rule: Rule) -> Iterator[Any]:
     if rule.function is not None:
-        return (hashable(rule.function), rule.native, rule.first_order, bound)
-    return (tuple(map(_identity, rule.parts)), rule.native, bound)
+        yield from owners_of(rule.function)
+    for part in rule.parts:
+        yield from _owners(part)

@@ -261,7 +261,7 @@ def _decode_function(data: Data, dot: str) -> SavedRule:
         for i, item in enumerate(items)
     )
     try:
-        function = SavedRule(data, params, graphs)
+        function = SavedRule.of(data, params, graphs)
         read = read_signature(name, function).params
         for param in read.values():
             if param.default is not REQUIRED:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .capture.signature import REQUIRED, Param
+from .identity import value_key
 from .ir import ops
 from .ir.graph import Graph, Location, Node, make_node
 from .ir.passes import substitute
@@ -93,7 +95,13 @@ def draw_name(j: int) -> str:
 
 
 class SavedRule:
-    """Stands for `fn(ctx, grad_out, tin, **params)`; equal for equal documents."""
+    """Stands for `fn(ctx, grad_out, tin, **params)`; one object for equal documents, made by `of`."""
+
+    @staticmethod
+    def of(data: Data, params: tuple[SavedParam, ...], graphs: tuple[SavedGraph, ...]) -> SavedRule:
+        """Return the function of a document."""
+        made = SavedRule(data, params, graphs)
+        return _known.setdefault(made.text, made)
 
     def __init__(
         self, data: Data, params: tuple[SavedParam, ...], graphs: tuple[SavedGraph, ...]
@@ -107,12 +115,6 @@ class SavedRule:
 
     def __repr__(self) -> str:
         return f"<saved rule {self.__name__}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SavedRule) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     def __reduce__(self) -> Any:
         from .rule_documents import function_of
@@ -158,7 +160,7 @@ class SavedRule:
             if value.node.op is not ops.CONST:
                 raise NeedFact(f"param:{name}")
             value = value.node.attr("value")
-        if repr(value) != repr(saved.value):
+        if value_key(value) != value_key(saved.value):
             raise trace.error(
                 f"was saved with {name}={saved.value!r}, which cannot be {value!r} here; save "
                 f"rule.with_params({name}={value!r}) where its source is"
@@ -186,6 +188,9 @@ class SavedRule:
             raise NeedFact(*(name for name in fitting[0].facts if name not in known))
         saved = "; ".join(sorted({_describe(graph.facts) for graph in graphs}))
         raise trace.error(f"was not saved for an input of {_describe(known)}, but for {saved}")
+
+
+_known: weakref.WeakValueDictionary[str, SavedRule] = weakref.WeakValueDictionary()
 
 
 def _describe(facts: Mapping[str, Any]) -> str:

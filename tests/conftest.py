@@ -150,3 +150,9 @@ BACKENDS: dict[str, NumpyBackend] = {
 def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
     return BACKENDS.get(request.param) or BackendUnderTest(request.param)
+
+
+@pytest.fixture
+def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures are not proven, so that a test can count how often its functions run."""
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")

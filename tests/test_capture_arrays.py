@@ -90,7 +90,7 @@ NUMPY: dict[str, Rule] = {
     "quantile": lambda c, g, x: g - np.quantile(x, 0.3) - np.percentile(x, 25, axis=0),
     "count_nonzero": lambda c, g, x: g * np.count_nonzero(x > 0, axis=1, keepdims=True),
     "norm": lambda c, g, x: g / np.linalg.norm(x, 1, axis=0) / np.linalg.norm(g),
-    "transpose": lambda c, g, x: np.transpose(np.transpose(g, (1, 0))) + x.transpose(1, 0).transpose(),
+    "transpose": lambda c, g, x: np.transpose(np.transpose(g, (1, 0))) + np.transpose(np.transpose(x)),
     "swapaxes, moveaxis": lambda c, g, x: np.swapaxes(np.moveaxis(g, 0, 1), 0, 1) * x,
     "reshape": lambda c, g, x: np.reshape(g, (4, -1)).reshape(x.shape) + np.ravel(x).reshape(2, 4),
     "concatenate": lambda c, g, x: np.concatenate([g[:1], x[1:]]) + np.concatenate((g, x), axis=1)[:, 2:6],

@@ -247,11 +247,6 @@ def np_updates_what_may_be_a_view(g: Any, x: Any) -> Any:
     return g * seen
 
 
-def np_assigns_by_a_list(g: Any, x: Any) -> Any:
-    g[[0, 1]] = x
-    return g
-
-
 def np_assigns_a_full_tensor_by_mask(g: Any, x: Any) -> Any:
     g[x > 0] = x
     return g
@@ -295,7 +290,6 @@ REFUSED = {
     np_updates_a_view: r"updates a view of another tensor.*clone\(\)",
     np_assigns_a_full_tensor_by_mask: "assigns to a part of a tensor.*xp.where",
     np_updates_what_may_be_a_view: r"may be a view or a copy.*clone\(\)",
-    np_assigns_by_a_list: "assigns to a part of a tensor",
     np_assigns_by_another_mask: "assigns what one mask picks to another place.*xp.where",
     np_sums_what_a_mask_picks: "indexes a tensor by a mask.*xp.where",
     np_exponentiates_what_a_mask_picks: "indexes a tensor by a mask",

@@ -188,23 +188,20 @@ def test_any_callable_is_a_rule(
     assert backend.numpy(xg.activation("ReLU", make())(arrays[1])).shape == tin.shape
 
 
-def test_closure_and_nonlocal_are_the_users_own(captured: Callable[..., xg.Rule]) -> None:
+def test_a_closure_is_the_users_own(captured: Callable[..., xg.Rule]) -> None:
     import torch
 
-    slope, seen = 3.0, 0
+    slope = 3.0
 
     def helper(x: Any) -> Any:
         return torch.clamp(x * max(slope, 1.0), max=1.0)
 
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        nonlocal seen
-        seen += 1
         return grad_out * helper(tin)
 
     tin, grad_out = inputs(np.float32)
     given = captured(rule)(None, grad_out, tin)
     np.testing.assert_allclose(given, grad_out * np.minimum(tin * 3, 1), rtol=1e-6)
-    assert seen == 1
 
 
 def test_torch_rule_runs_elsewhere_when_torch_came_late(

@@ -171,3 +171,45 @@ def test_assertions_pass_the_right_and_show_the_wrong() -> None:
 def test_an_assertion_that_compared_nothing_fails() -> None:
     with pytest.raises(AssertionError, match="nothing was compared"):
         assert_gradients(xg.function(clip, right), np.array([0.0, 2.0]), 2.0)
+
+
+def test_a_gradient_that_is_tiny_is_compared_with_its_own_size() -> None:
+    @xg.custom_gradient
+    def tiny(x: Any) -> Any:
+        return x * 1e-8, lambda up: up * 2e-8
+
+    @xg.custom_gradient
+    def right(x: Any) -> Any:
+        return x * 1e-8, lambda up: up * 1e-8
+
+    x = np.linspace(-1.0, 1.0, 5)
+    assert not xg.check(tiny, x).ok
+    assert xg.check(right, x).ok
+
+
+def test_a_tiny_gradient_beside_a_large_one_is_compared_with_its_own_size() -> None:
+    @xg.custom_gradient
+    def uneven(x: Any, w: Any) -> Any:
+        return x * 1e-4 + w * 1e-9, lambda up: (up * 1e-4, up * 3e-9)
+
+    report = xg.check(uneven, np.linspace(1.0, 2.0, 4), np.linspace(1.0, 2.0, 4))
+    assert not report.ok
+
+
+def test_rounding_of_a_gradient_that_is_zero_is_no_error() -> None:
+    def normed(x: Any) -> Any:
+        return xp.sum(x / xp.sum(x)) + 0 * x
+
+    assert xg.check(xg.function(normed), np.linspace(1.0, 2.0, 7)).ok
+
+
+def test_a_report_that_compared_nothing_is_not_ok_and_says_why() -> None:
+    step = xg.function(lambda x: xp.where(x > 0, 1.0, 0.0) + 0 * x)
+    report = xg.check(step, np.zeros(3))
+    assert (report.ok, report.compared) == (False, 0)
+    assert "nothing was compared: there is no derivative at any element" in str(report)
+    empty = xg.check(xg.function(lambda x: x * 2.0), np.zeros((0, 3)))
+    assert not empty.ok
+    assert "no element of a float" in str(empty)
+    surrogate = xg.check(xg.activation("Heaviside", rule="triangular"), np.zeros(2))
+    assert not surrogate.ok

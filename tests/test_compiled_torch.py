@@ -248,6 +248,7 @@ def test_use_inside_of_the_compiled_function_acts(step: Any, decorate: bool) -> 
         np.testing.assert_allclose(gradient(f), expected, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:torch.compile has made")
 def test_more_rules_than_dynamo_keeps_graphs_for_stay_correct(step: Any) -> None:
     f, graphs = compiled(step, fullgraph=False)
     for repeat in range(2):

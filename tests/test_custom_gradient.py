@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from .unseen import Unseen
+
 xp = xg.xp
 X = np.array([[0.5, -1.0, 2.0], [3.0, 0.0, -0.25]], np.float32)
 
@@ -216,7 +218,7 @@ class OwnError(Exception):
 def test_an_error_of_the_users_function_arrives_once_and_unchanged(
     backend: Any, native: bool | None
 ) -> None:
-    calls = []
+    calls = Unseen()
     error = OwnError("the user's own words")
 
     @xg.custom_gradient(native=native)
@@ -266,17 +268,31 @@ def test_a_gradient_of_another_shape_names_its_argument(backend: Any, native: bo
 
 
 @pytest.mark.parametrize("native", [None, True])
-def test_a_gradient_of_another_dtype_names_its_argument(backend: Any, native: bool | None) -> None:
+def test_a_gradient_of_another_float_dtype_is_cast_to_its_arguments(
+    backend: Any, native: bool | None
+) -> None:
     @xg.custom_gradient(native=native)
     def narrowed(x: Any) -> Any:
-        return x * 1.0, lambda upstream: xp.astype(upstream, "float16")
+        return x * 1.0, lambda upstream: xp.astype(upstream, "float16") * 3.0
 
-    with pytest.raises(xg.GradientError, match=r"float16 .*argument 'x' of float32"):
-        pull(backend, narrowed, X)
+    _, gradients = pull(backend, narrowed, X)
+    assert gradients[0].dtype == np.float32
+    assert np.array_equal(gradients[0], np.full_like(X, 3.0))
 
 
+@pytest.mark.parametrize("native", [None, True])
+def test_a_gradient_of_integers_names_its_argument(backend: Any, native: bool | None) -> None:
+    @xg.custom_gradient(native=native)
+    def counted(x: Any) -> Any:
+        return x * 1.0, lambda upstream: xp.astype(upstream, "int32")
+
+    with pytest.raises(xg.GradientError, match=r"int32 .*argument 'x' of float32"):
+        pull(backend, counted, X)
+
+
+@pytest.mark.usefixtures("unproven")
 def test_numbers_among_the_arguments_do_not_capture_anew() -> None:
-    calls = []
+    calls = Unseen()
 
     @xg.custom_gradient(native=False)
     def scaled(x: Any, factor: float) -> Any:

@@ -179,8 +179,8 @@ def test_a_function_decorated_inside_is_not_differentiated_by_its_ops() -> None:
     f = function(tripled)
     _, pullback = vjp(f, tf.constant(X))
     np.testing.assert_array_equal(pullback(tf.constant(UPSTREAM))[0], np.clip(3 * UPSTREAM, -1, 1))
-    with pytest.raises(xg.errors.TraceError, match="derivative of clip"):
-        vjp(f, X)
+    _, pullback = vjp(f, X)
+    np.testing.assert_array_equal(pullback(UPSTREAM)[0], np.clip(3 * UPSTREAM, -1, 1))
 
 
 class Growth:

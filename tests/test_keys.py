@@ -223,6 +223,43 @@ def test_tensor_of_two_words_is_a_key() -> None:
     np.testing.assert_array_equal(grad, UNIFORMS[0])
 
 
+def foreign_key(framework: str) -> Any:
+    """Return the key 7 as an object of a framework."""
+    if framework == "numpy":
+        return np.array([0, 7], np.uint32)
+    if framework == "torch":
+        import torch
+
+        return torch.tensor([0, 7])
+    if framework == "jax":
+        import jax
+
+        return jax.random.key(7)
+    import tensorflow as tf
+
+    return tf.constant([0, 7], tf.uint32)
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax", "tensorflow"])
+def test_a_key_of_any_framework_is_the_same_key_in_every_other(
+    backend: Any, framework: str
+) -> None:
+    pytest.importorskip(framework)
+    key, g = foreign_key(framework), backend.array(ONES)
+    with xg.use("full_jam", key=key, scope="params"):
+        first, second = (backend.numpy(xg.apply_to_gradients([g])[0]) for _ in range(2))
+    np.testing.assert_array_equal(first, UNIFORMS[0])
+    np.testing.assert_array_equal(second, UNIFORMS[1])
+
+    @xg.custom_gradient
+    def jam(x: Tensor) -> Any:
+        return x * xg.xp.rand_like(x), lambda upstream: upstream
+
+    np.testing.assert_array_equal(backend.numpy(jam.keyed(key)(g)), UNIFORMS[0])
+    np.testing.assert_array_equal(backend.numpy(xg.get("full_jam")(None, g, g, key=key)), first)
+
+
 @pytest.mark.parametrize("key", [True, -1, 1.5, "7", (1, 2, 3), (0, 2**32), [0.5, 1], object()])
 def test_what_is_no_key_is_refused_at_use(key: Any) -> None:
     with pytest.raises(xg.RuleError, match=r"key|uint32|word") as caught, xg.use("noise", key=key):

@@ -115,7 +115,8 @@ def test_wrong_assignment_is_refused_and_changes_nothing() -> None:
 
 def test_params_that_are_returned_are_a_copy() -> None:
     module = xg.Activation("Heaviside", "triangular", {"width": 2.0})
-    module.params["width"] = 9.0
+    with pytest.raises(TypeError, match="assign all"):
+        module.params["width"] = 9.0
     np.testing.assert_allclose(gradient(module), triangle(2.0), rtol=1e-6)
 
 

@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from .unseen import Unseen
+
 X = np.array([-1.0, 0.25, 0.75, 2.0], np.float32)
 G = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
 frameworks = pytest.mark.backends("torch", "jax", "tensorflow")
@@ -25,13 +27,13 @@ def registry_as_found() -> Iterator[None]:
 
 
 @pytest.fixture
-def captures() -> list[dict[str, Any]]:
+def captures() -> Unseen:
     """The params of each capture of `every_kind`."""
-    return []
+    return Unseen()
 
 
 @pytest.fixture
-def every_kind(captures: list[dict[str, Any]]) -> xg.Rule:
+def every_kind(captures: Unseen) -> xg.Rule:
     """A rule with a param of each kind; it notes each capture."""
 
     def rule(
@@ -62,8 +64,9 @@ def run(backend: Any, rule: xg.Rule, **params: Any) -> Any:
 # --- run-time and static -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unproven")
 def test_floats_change_without_another_capture(
-    every_kind: xg.Rule, captures: list[Any], backend: Any
+    every_kind: xg.Rule, captures: Unseen, backend: Any
 ) -> None:
     for width, slope in ((1.0, 2.0), (0.5, 3.0), (2, 1), (np.float32(0.25), np.float64(0.5))):
         given = run(backend, every_kind, width=width, slope=slope)
@@ -72,8 +75,9 @@ def test_floats_change_without_another_capture(
 
 
 @frameworks
+@pytest.mark.usefixtures("unproven")
 def test_floats_change_in_backward_without_another_capture(
-    every_kind: xg.Rule, captures: list[Any], backend: Any
+    every_kind: xg.Rule, captures: Unseen, backend: Any
 ) -> None:
     activation = xg.activation("ReLU")
     for width in (1.0, 0.5, 2):
@@ -97,8 +101,9 @@ def test_floats_change_in_backward_without_another_capture(
         ({"flip": np.True_}, G * 4 - 1),
     ],
 )
+@pytest.mark.usefixtures("unproven")
 def test_other_kinds_are_fixed_in_a_capture_of_their_own(
-    params: dict[str, Any], wanted: Any, every_kind: xg.Rule, captures: list[Any]
+    params: dict[str, Any], wanted: Any, every_kind: xg.Rule, captures: Unseen
 ) -> None:
     for _ in range(2):
         np.testing.assert_array_equal(every_kind(None, G, X), G * 4 + 1)
@@ -109,7 +114,8 @@ def test_other_kinds_are_fixed_in_a_capture_of_their_own(
 
 
 @frameworks
-def test_scalar_tensor_is_a_param(every_kind: xg.Rule, captures: list[Any], backend: Any) -> None:
+@pytest.mark.usefixtures("unproven")
+def test_scalar_tensor_is_a_param(every_kind: xg.Rule, captures: Unseen, backend: Any) -> None:
     for width in (0.5, 2.0):
         given = run(backend, every_kind, width=backend.array(np.float32(width)))
         np.testing.assert_allclose(given, G * 4 + width, rtol=1e-6)
@@ -163,10 +169,11 @@ KINDS: list[tuple[Callable[..., Any], Any, type]] = [
 
 
 @pytest.mark.parametrize(("function", "value", "kind"), KINDS)
+@pytest.mark.usefixtures("unproven")
 def test_annotation_then_default_then_value_decide(
     function: Callable[..., Any], value: Any, kind: type
 ) -> None:
-    seen = []
+    seen = Unseen()
 
     def rule(ctx: Any, grad_out: Any, tin: Any, p: Any) -> Any:
         seen.append(p)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad.errors import NativeRuleWarning
+
+from .unseen import Unseen
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 G = np.array([1.0, 2.0, 3.0], np.float32)
@@ -127,8 +131,9 @@ def test_wrong_binding_is_an_error_at_once(
     assert isinstance(raised.value, TypeError)
 
 
+@pytest.mark.usefixtures("unproven")
 def test_bindings_share_one_capture() -> None:
-    captures = []
+    captures = Unseen()
 
     def counted(ctx: Any, grad_out: Any, tin: Any, s: float = 1.0) -> Any:
         captures.append(s)
@@ -234,3 +239,18 @@ def test_shape_that_capture_cannot_tell_is_checked_when_it_runs(backend: Any) ->
         xg.GradientError, match=r"'outer' returned shape \(1, 2, 3\).*shape \(2, 3\)"
     ):
         rule(None, backend.array(wide), backend.array(wide))
+
+
+def test_a_dataclass_rule_that_cannot_be_captured_runs_as_it_is(backend: Any) -> None:
+    @dataclass
+    class Window:  # it has no hash
+        width: float
+
+        def __call__(self, ctx: Any, grad_out: Any, tin: Any) -> Any:
+            return grad_out * (self.width if float(tin[0]) < 1e9 else 0.0)
+
+    x = backend.array(np.ones(3, np.float32))
+    with pytest.warns(NativeRuleWarning, match="turns a tensor into a Python number"):
+        found = backend.numpy(xg.register("test window", override=True)(Window(3.0))(None, x, x))
+    xg.unregister("test window")
+    np.testing.assert_array_equal(found, [3.0] * 3)

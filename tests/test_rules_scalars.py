@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Body, Body, float]] = {
         lambda g, x, w: g * ((w < 0) | (x > 0)), lambda g, x, w: g * (x > 0), 1.0,
     ),
     "a denied test of a param": (
-        lambda g, x, w: xp.where(~(w > 0), 0.0, g), lambda g, x, w: g, 1.0,
+        lambda g, x, w: xp.where(xp.logical_not(w > 0), 0.0, g), lambda g, x, w: g, 1.0,
     ),
     "a choice by a param between a tensor and a number": (
         lambda g, x, w: xp.where(w > 0, g, 0.0), lambda g, x, w: 0 * g, -1.0,

@@ -289,7 +289,7 @@ def test_replicas_on_threads_each_take_the_rule_of_their_thread(rule: str) -> No
 def test_jit_trace_keeps_the_rule_that_it_was_traced_under(rule: str, forward: str) -> None:
     import torch
 
-    with xg.use(rule):
+    with xg.use(rule), pytest.warns(torch.jit.TracerWarning, match="keeps"):
         traced = torch.jit.trace(xg.Activation(forward), (leaf(),))
     x = leaf()
     weighted(traced(x)).backward()

@@ -15,6 +15,7 @@ from . import (
     differences,
     host,
     importer,
+    isolate,
     ops,
     random,
     vjp,
@@ -57,12 +58,14 @@ backend = Backend(
     differentiates_residuals=True,
     mirror=compile.mirror,
     guard=compile.guard,
+    watch=compile.watch,
     refresh=compile.refresh,
     renew=compile.renew,
     jit=compile.jit,
     precision=bridge.precision,
     forbid_derivative=vjp.forbid_derivative,
     vjp=vjp.vjp,
+    isolate=isolate.isolate,
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

@@ -20,6 +20,7 @@ from multigrad.functions.function import Function
 from multigrad.lowering.backend import Backend
 
 from .attach import make_strong
+from .vjp import forbid_derivative
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[..., Any]
@@ -186,7 +187,20 @@ def _attach_traced(
 
     native.defvjp(keep, pull_back)
     native.__name__ = name
-    return native(traced.closed_over, tensors), traced.undifferentiable
+    return native(refuse_derivative(traced.closed_over, name), tensors), traced.undifferentiable
+
+
+def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+    """Return what a function closes over, of which no derivative may be taken: its own gradient has none for it."""
+    refuse = forbid_derivative(
+        f"function {name!r} reads a value from around it with respect to which a derivative is taken, and "
+        f"its gradient has none for it. Pass the value as an argument, or stop its gradient: "
+        f"jax.lax.stop_gradient(value)"
+    )
+    return tuple(
+        refuse(each) if jnp.issubdtype(jnp.result_type(each), jnp.inexact) else each
+        for each in closed_over
+    )
 
 
 # --- what a function closes over ---------------------------------------------------------------------------------

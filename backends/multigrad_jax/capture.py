@@ -17,13 +17,14 @@ import numpy as np
 
 from multigrad.capture import creation, indexing, xp
 from multigrad.capture.dialect import Dialect, register_dialect
+from multigrad.capture.index_arrays import holds_array, repeats
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.capture.tracer import V
 from multigrad.ir import neutral
 from multigrad.ir.record import NeedFact, Value
 from multigrad.ir.types import FLOATS, ROW, T
 
-from . import capture_arrays, capture_elementwise, capture_lax, importer
+from . import attributes, capture_arrays, capture_elementwise, capture_lax, importer
 from .import_jaxpr import import_function
 
 Tensor = Any
@@ -52,8 +53,9 @@ class Place:
         self.value = value
         self.index = index
 
-    def _updated(self, compute: Handler, *values: Any) -> Tensor:
+    def _updated(self, compute: Handler, *values: Any, **options: Any) -> Tensor:
         """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
+        _check(options)
         updated = self._at_rows(compute, *values)
         if updated is not None:
             return updated
@@ -62,19 +64,19 @@ class Place:
             return indexing.assigned(x, self.index, self._picked(x, compute, *values))
         if indexing.is_whole(self.index):
             return compute(x, *values)
+        if holds_array(self.index) and repeats(x, self.index):
+            raise TypeError("a place updated twice; write one x.at[i] after the other")
         return indexing.assigned(x, self.index, compute(x[self.index], *values))
 
     def _at_rows(self, compute: Handler, *values: Any) -> Tensor | None:
-        """Return the tensor updated row by row, where the index is an array of integers; else None."""
+        """Return the tensor updated row by row, where one may come twice and the values are numbers."""
         if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
             return None
         rows = np.asarray(self.index)
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
             return None
         if any(isinstance(v, Value) and v.node.type.shape != ROW for v in values):
-            raise TypeError(
-                "rows updated by more than one number; write one x.at[i] after the other"
-            )
+            return None
         x: Any = self.value.trace.value(self.value.node)
         for row in rows.tolist():
             x = indexing.assigned(x, row, compute(x[row], *values))
@@ -94,42 +96,49 @@ class Place:
         return indexing.Picked(compute(x, *wholes), self.index)
 
     def set(self, values: Any, **options: Any) -> Tensor:
-        updated = self._at_rows(_second, values)
+        _check(options)
         x: Any = self.value.trace.value(self.value.node)
-        return indexing.assigned(x, self.index, values) if updated is None else updated
+        return indexing.assigned(x, self.index, values)
 
     def add(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.add, values)
+        return self._updated(neutral.add, values, **options)
 
     def subtract(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.subtract, values)
+        return self._updated(neutral.subtract, values, **options)
 
     def multiply(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.multiply, values)
+        return self._updated(neutral.multiply, values, **options)
 
     mul = multiply
 
     def divide(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.divide, values)
+        return self._updated(neutral.divide, values, **options)
 
     def power(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.pow, values)
+        return self._updated(neutral.pow, values, **options)
 
     def min(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.minimum, values)
+        return self._updated(neutral.minimum, values, **options)
 
     def max(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.maximum, values)
+        return self._updated(neutral.maximum, values, **options)
 
     def apply(self, ufunc: Handler, **options: Any) -> Tensor:
-        return self._updated(ufunc)
+        return self._updated(ufunc, **options)
 
     def get(self, **options: Any) -> Tensor:
+        _check(options)
         return self.value[self.index]
 
 
-def _second(before: Tensor, after: Any) -> Any:
-    return after
+# They promise what is so anyway, or say what becomes of a place outside, which is an error here.
+HARMLESS = ("fill_value", "indices_are_sorted", "mode", "unique_indices")
+
+
+def _check(options: Any) -> None:
+    for name in options:
+        if name not in HARMLESS:
+            raise TypeError(f"x.at[...] with {name}")
 
 
 # --- arrays and limits from symbols ------------------------------------------------------------------------------
@@ -260,6 +269,8 @@ register_dialect(
             jax.custom_jvp: "fun",
             jax.custom_vjp: "fun",
         },
+        refusals=attributes.REFUSALS,
         own_gradients=dict.fromkeys((jax.custom_jvp, jax.custom_vjp), importer.with_own_gradient),
+        interceptions=importer.INTERCEPTIONS,
     ),
 )

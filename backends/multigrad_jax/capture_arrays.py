@@ -265,15 +265,15 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = False, device: Any = None) 
 def matmul(
     a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
-    return neutral.matmul(a, b)
+    return converted(neutral.matmul(a, b), preferred_element_type)
 
 
 def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    return arrays.np_dot(a, b)
+    return converted(arrays.np_dot(a, b), preferred_element_type)
 
 
 def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
-    return neutral.sum(neutral.multiply(ravel(a), ravel(b)))
+    return neutral.vecdot(ravel(a), ravel(b))
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1, precision: Any = None) -> Tensor:

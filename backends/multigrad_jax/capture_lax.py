@@ -141,6 +141,8 @@ def squeeze(array: Tensor, dimensions: Sequence[int]) -> Tensor:
 
 
 def reshape(operand: Tensor, new_sizes: Any, dimensions: None = None) -> Tensor:
+    if dimensions is not None:
+        raise TypeError("reshape with dimensions; transpose first")
     return arrays.reshape(operand, new_sizes)
 
 
@@ -175,7 +177,8 @@ def _at(item: Any, axis: int) -> tuple[Any, ...]:
 def dot(
     lhs: Tensor, rhs: Tensor, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
-    return arrays.np_dot(lhs, rhs)
+    product = arrays.np_dot(lhs, rhs)
+    return product if preferred_element_type is None else cast(product, preferred_element_type)
 
 
 def batch_matmul(lhs: Tensor, rhs: Tensor, precision: Any = None) -> Tensor:

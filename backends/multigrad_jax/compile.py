@@ -1,72 +1,179 @@
-"""jax.jit: the frame's mirror as a user context, which keys the jit cache, and `xg.jit`.
+"""jax.jit: the frame's mirror as a user context, which keys jax's caches, and `xg.jit`.
 
-Another rule retraces once; coming back is a cache hit. The user context is per thread, so a name that changes its
-meaning (`override=True`) is mirrored to a second, global one.
+The context is part of every key, those of eager ops included, so a frame's token is not shown as it is: all frames share
+one value until a trace that jax keeps reads the rule in force. That value is then this frame's own for ever, and the
+others share a new one. So a changed number costs a trace where it was read by one, and nothing elsewhere. The context is
+per thread; a name that changes its meaning (`override=True`) is mirrored to a second, global one.
 """
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import itertools
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import jax
+from jax.extend.core import take_current_trace
 
-from multigrad import registry
 from multigrad.activation import Activation
 from multigrad.context import CURRENT, Frame
 from multigrad.errors import StaleTraceError
 from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
+from multigrad.reads import Lookup
 
 from . import random
 
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
 EPOCH = jax.make_user_context("0")
-_renewals = itertools.count(1)
+MOST_OWNED = 4096
+OWNED: OrderedDict[str, str] = OrderedDict()  # what is shown for a token that a kept trace has read
+FREE: list[str] = []  # what threads that have ended showed, and nobody owns
+READ: set[Lookup] = set()  # names that kept traces looked up
+_serials = itertools.count(1)
+_epochs = itertools.count(1)
+
+
+class Shared:
+    """What one thread shows for all frames that no kept trace has read: the value is that of no other thread."""
+
+    def __init__(self) -> None:
+        try:
+            self.value: str | None = FREE.pop()
+        except IndexError:
+            self.value = f"frames {next(_serials)}"
+
+    def own(self) -> str | None:
+        """Give the value away."""
+        value, self.value = self.value, None
+        return value
+
+    def __del__(self, free: list[str] = FREE) -> None:  # the module may be gone by then
+        if self.value is not None:
+            free.append(self.value)
+
+
+class Shown(threading.local):
+    """What this thread shows to jax: a frame's token, and the value that stands for it."""
+
+    def __init__(self) -> None:
+        self.token = ""
+        self.shared: Shared | None = None
+
+
+SHOWN = Shown()
+Entry = tuple[int, str, str]  # of one `use`: a number, the frame's token, and what is shown for it
+ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
+    "multigrad_jax_entered", default=()
+)
 
 
 @contextmanager
 def mirror(token: str) -> Iterator[None]:
-    """Key jax's caches by a frame's token."""
-    FRAME(token).__enter__()
+    """Key jax's caches by a frame, as far as anything kept in them depends on it."""
+    own, value = next(_serials), value_of(token)
+    ENTERED.set((*ENTERED.get(), (own, token, value)))
+    show(token, value)
     try:
         yield
     finally:
-        # From the ContextVar, not from a saved value: asyncio tasks interleave.
-        FRAME(CURRENT.get().token).__enter__()
+        leave(own)
+
+
+def leave(own: int) -> None:
+    """Show the frame that is in force once a `use` is left, with what was shown for it, if that still stands for it."""
+    token = CURRENT.get().token  # not a saved one: asyncio tasks interleave
+    entries = [entry for entry in ENTERED.get() if entry[0] != own]
+    position = max((i for i, entry in enumerate(entries) if entry[1] == token), default=None)
+    value = "" if position is None else entries[position][2]
+    if position is None or value not in (OWNED.get(token), SHOWN.shared and SHOWN.shared.value):
+        value = value_of(token)
+        if position is not None:
+            entries[position] = (*entries[position][:2], value)
+    ENTERED.set(tuple(entries))
+    show(token, value)
+
+
+def show(token: str, value: str) -> None:
+    SHOWN.token = token
+    FRAME(value).__enter__()
+
+
+def value_of(token: str) -> str:
+    """Return what to show for a token: its own value, or that which frames share.
+
+    In a trace that is kept every `use` has a value of its own, so that it takes none from the frame around the trace.
+    """
+    if token == "":
+        return ""
+    owned = OWNED.get(token)
+    if owned is not None:
+        return owned
+    if is_kept():
+        return keep_for(token, f"frames {next(_serials)}")
+    if SHOWN.shared is None or SHOWN.shared.value is None:
+        SHOWN.shared = Shared()
+    assert SHOWN.shared.value is not None
+    return SHOWN.shared.value
+
+
+def keep_for(token: str, value: str) -> str:
+    """Let a value stand for one token only, from now on."""
+    OWNED[token] = value
+    if len(OWNED) > MOST_OWNED:
+        OWNED.popitem(last=False)  # what is kept under its value is never found again
+    return value
 
 
 def refresh(epoch: int) -> None:
-    """Invalidate compiled code on all threads: a name changed its meaning."""
-    EPOCH.set_global(str(epoch))
+    """Invalidate compiled code on all threads where a name changed its meaning that a kept trace looked up."""
+    stale = [lookup for lookup in tuple(READ) if lookup.superseded]
+    if stale:
+        READ.difference_update(stale)
+        renew()
 
 
 def renew() -> None:
     """Invalidate compiled code on all threads: something that it holds as fixed was changed."""
-    EPOCH.set_global(f"{registry.epoch()}.{next(_renewals)}")
+    EPOCH.set_global(str(next(_epochs)))
 
 
-def guard(x: Tensor, activation: Activation | None = None) -> None:
-    """Raise where jax would keep a trace for another frame than the one in force.
+def watch(holder: Any) -> None:
+    """Note that a kept trace looked a name up."""
+    if isinstance(holder, Lookup) and holder not in READ and is_kept():
+        READ.add(holder)
+
+
+def guard(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
+    """Note that a trace which jax keeps reads the rule in force; raise where it would be kept for another frame.
 
     Raises:
         StaleTraceError: `use` was entered before jax was imported, or in another task or thread.
     """
-    if isinstance(x, jax.core.Tracer) and FRAME.value != CURRENT.get().token and is_kept(x):
+    token, shared = CURRENT.get().token, SHOWN.shared
+    is_shared = shared is not None and shared.value == FRAME.value
+    if (SHOWN.token == token and not is_shared) or not is_kept():
+        return
+    if SHOWN.token != token:
         raise StaleTraceError(
-            f"a jax trace under {CURRENT.get().token!r} would be kept for {FRAME.value!r}: the rule "
+            f"a jax trace under {token!r} would be kept for {SHOWN.token!r}: the rule "
             f"was put in force before jax was imported, or by another asyncio task or thread. "
             f"Import jax first, or compile with xg.jit"
         )
+    assert shared is not None
+    keep_for(token, shared.own() or FRAME.value)
 
 
-def is_kept(x: Tensor) -> bool:
-    """Return whether a tracer belongs to a trace that makes a jaxpr, as those of an eager `grad` do not."""
-    trace = x._trace
+def is_kept() -> bool:
+    """Return whether code is traced into a jaxpr now, as it is not under an eager `grad`."""
+    with take_current_trace() as trace:
+        pass
     while trace is not None:
         if type(trace).__name__ == "DynamicJaxprTrace":
             return True
@@ -113,6 +220,7 @@ class _Compiled:
 
     def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
         hidden = tuple(_as_leaves(h) for h in hide(rules))
+        guard(None)  # in a trace around this one, what is hidden here may be constant
         with FRAME("xg.jit"):
             counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
         advance(rules, counted.applied)
@@ -165,9 +273,14 @@ def _as_leaves(hidden: Hidden) -> tuple[Any, Any, Any]:
 
 @contextmanager
 def _in_force(frame: Frame) -> Iterator[None]:
-    with FRAME(frame.token):
-        reset = CURRENT.set(frame)
-        try:
+    value, before = value_of(frame.token), SHOWN.token
+    entered = ENTERED.set((*ENTERED.get(), (next(_serials), frame.token, value)))
+    reset = CURRENT.set(frame)
+    SHOWN.token = frame.token
+    try:
+        with FRAME(value):  # jax goes on with the one around it
             yield
-        finally:
-            CURRENT.reset(reset)
+    finally:
+        SHOWN.token = before
+        CURRENT.reset(reset)
+        ENTERED.reset(entered)

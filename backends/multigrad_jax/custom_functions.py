@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optree
 
-from multigrad.capture.capture import run_function
+from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents, mentioned
 from multigrad.capture.substitute import plain_function
 from multigrad.errors import GradientError
@@ -103,7 +103,7 @@ def call_in(trace: Trace, own: Any) -> Call:
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
         with recording(own):
-            return run_function(function, trace, *args)
+            return run_written_in("jax", function, trace, *args)
 
     return call
 

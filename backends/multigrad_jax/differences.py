@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.lowering.differences import ALL, Difference, Differences, Mended
+from multigrad.lowering.differences import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
 
 MEASURED = "jax 0.10"
 TANH = "its own tanh, off by 3.5 eps near 1"
@@ -17,6 +17,7 @@ def is_tiny_width(x: Any, params: dict[str, Any]) -> Any:
 
 
 KEPT: tuple[Difference, ...] = (
+    SIGN_OF_ZERO,
     Difference(
         "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",
         "XLA sets the processor to flush them; ours follow where they meet its arithmetic",

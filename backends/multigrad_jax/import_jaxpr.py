@@ -21,14 +21,13 @@ from jax.extend import core
 
 from multigrad.capture.tracer import V
 from multigrad.ir import neutral, ops
+from multigrad.ir.facts import needed_shapes, shape_fact
 from multigrad.ir.graph import Node
 from multigrad.ir.record import (
     NeedFact,
     Trace,
     Value,
     known_shape,
-    needed_shapes,
-    shape_fact,
 )
 from multigrad.ir.types import INT32, ROW, T
 
@@ -43,6 +42,7 @@ INLINED = {
 }  # fmt: skip
 
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
+DECORATORS = jax.custom_gradient.__code__.co_filename
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,12 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
 
 
 def is_jaxs_own(jaxpr: Any) -> bool:
-    """Return whether the function of a jaxpr is one of jax's, whose own gradient is its derivative."""
-    return (jaxpr.debug_info.func_filename or "").startswith(JAXS_FOLDER)
+    """Return whether the function of a jaxpr is one of jax's, whose own gradient is its derivative.
+
+    What `jax.custom_gradient` decorates stands in its file too, but is anybody's.
+    """
+    file = jaxpr.debug_info.func_filename or ""
+    return file.startswith(JAXS_FOLDER) and file != DECORATORS
 
 
 def _are_alike(wide: Any, single: Any) -> bool:

@@ -14,7 +14,6 @@ import jax
 
 from multigrad.errors import GradientError
 from multigrad.functions.arguments import signature_of
-from multigrad.functions.custom_gradient import library_of
 from multigrad.functions.record import Recorded
 from multigrad.ir import ops
 from multigrad.ir.derivatives import accumulate_all
@@ -46,6 +45,7 @@ class JvpRecipe:
     function: Any
     name: str
     native: bool | None = None
+    original: Any = None  # the same, perhaps inside of `jax.jit`
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -53,8 +53,15 @@ class JvpRecipe:
         return signature_of(self.function.fun)
 
     def dialect(self) -> str:
-        """Return the library that its rule is written in, "" where it is written for all."""
-        return library_of(self.function.fun) or library_of(self.function.jvp)
+        """Return the library that it is written in."""
+        return jax.__name__
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, where it runs as it is on its own framework."""
+        return (self.original or self.function)(*args, **kwargs)
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function.jvp,)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         function = self.function

@@ -15,6 +15,7 @@ import numpy as np
 
 from multigrad.ir import neutral, ops
 from multigrad.ir.constants import lift_array
+from multigrad.ir.questions import pardoned
 from multigrad.ir.record import Trace, Value, apply, cast, constant
 from multigrad.ir.types import T
 
@@ -81,7 +82,8 @@ class Scope:
         if isinstance(dimension, int | np.integer):
             return int(dimension)
         try:
-            return dimension._evaluate(dict(self.lengths))
+            with pardoned():  # jax looks for ones among the factors, and goes on without
+                return dimension._evaluate(dict(self.lengths))
         except Exception as error:
             raise Unknown(f"the length {dimension}") from error
 

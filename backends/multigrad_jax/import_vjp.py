@@ -6,12 +6,12 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import optree
 from jax.custom_derivatives import CustomVJPPrimal
 
 from multigrad.errors import GradientError
 from multigrad.functions.arguments import signature_of
-from multigrad.functions.custom_gradient import library_of
 from multigrad.functions.record import Recorded
 from multigrad.ir.record import Trace
 
@@ -25,6 +25,7 @@ class VjpRecipe:
     function: Any
     name: str
     native: bool | None = None
+    original: Any = None  # the same, perhaps inside of `jax.jit`
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -32,8 +33,15 @@ class VjpRecipe:
         return signature_of(self.function.fun)
 
     def dialect(self) -> str:
-        """Return the library that its rules are written in, "" where they are written for all."""
-        return library_of(self.function.fwd) or library_of(self.function.bwd)
+        """Return the library that it is written in."""
+        return jax.__name__
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, where it runs as it is on its own framework."""
+        return (self.original or self.function)(*args, **kwargs)
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function.fwd, self.function.bwd)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return self._run(call_in(trace, self.function), args, kwargs)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from multigrad.capture.interception import Interception
+from multigrad.capture.stand_ins import holds
+from multigrad.capture.substitute import plain_function
 from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
+from multigrad.ir.record import Value
 
 from .custom_functions import closed_over, is_recorded, name_of, recording
 from .import_jvp import JvpRecipe
@@ -21,7 +26,22 @@ CUSTOM_GRADIENT = (
 )  # what the rules close over that jax (0.10) makes of `jax.custom_gradient(fun)`
 
 
-def import_function(function: Any) -> VjpRecipe | JvpRecipe | GradientRecipe:
+@dataclass(frozen=True, slots=True, eq=False)
+class PullbackRecipe(GradientRecipe):
+    """What `jax.custom_gradient` decorates."""
+
+    original: Any = None
+
+    def dialect(self) -> str:
+        """Return the library that it is written in."""
+        return jax.__name__
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the decorated function, where it runs as it is on its own framework."""
+        return self.original(*args, **kwargs)
+
+
+def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
     """Return the recipe of a `jax.custom_vjp`, `jax.custom_jvp` or `jax.custom_gradient` function.
 
     Raises:
@@ -35,12 +55,14 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | GradientRecipe:
             raise _undefined(inner, "f.defvjp(fwd, bwd)")
         with_pullback = closed_over(inner.fwd, CUSTOM_GRADIENT)
         if with_pullback is not None:
-            return GradientRecipe(with_pullback, name_of(with_pullback))
-        return VjpRecipe(inner, name_of(inner))
+            return PullbackRecipe(
+                with_pullback, name_of(with_pullback), library="jax", original=function
+            )
+        return VjpRecipe(inner, name_of(inner), original=function)
     if isinstance(inner, jax.custom_jvp):
         if inner.jvp is None:
             raise _undefined(inner, "f.defjvp(jvp)")
-        return JvpRecipe(inner, name_of(inner))
+        return JvpRecipe(inner, name_of(inner), original=function)
     raise RuleTypeError(
         f"expected a jax.custom_vjp or jax.custom_jvp function, got a {type(inner).__name__}: "
         f"{inner!r:.60}. Decorate a plain function that returns its outputs and a function of their "
@@ -72,10 +94,47 @@ class WithOwnGradient:
 
 
 def with_own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return what stands in for a custom function; None inside of its own rules, and where it has none yet."""
-    if is_recorded(function):
+    """Return what stands in for a custom function; None where its gradient is that of what it computes.
+
+    So it is inside of its own rules, and for jax's own functions.
+    """
+    if is_recorded(function) or is_jaxs_own(function):
         return None
     try:
-        return WithOwnGradient(function, Function(import_function(function)))
+        return WithOwnGradient(function, find_imported(function))
     except RuleTypeError:
         return None
+
+
+@functools.lru_cache(maxsize=256)
+def find_imported(function: Any) -> Function:
+    """Return the Function of a custom function, made once."""
+    return Function(import_function(function))
+
+
+def is_jaxs_own(function: Any) -> bool:
+    """Return whether a custom function is one of jax's, whose gradient is its derivative; not what its decorators make."""
+    plain = plain_function(function.fun)
+    root = (getattr(plain, "__module__", None) or "").partition(".")[0]
+    return (
+        root == jax.__name__
+        and closed_over(getattr(function, "fwd", None), CUSTOM_GRADIENT) is None
+    )
+
+
+# --- calls from anywhere ----------------------------------------------------------------------------------------
+def intercept(kind: type) -> Interception:
+    """Return what makes calls of a kind of custom functions with symbolic values come to us."""
+    original = vars(kind)["__call__"]
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (holds(args, (Value,)) or holds(kwargs.values(), (Value,))):
+            return original(self, *args, **kwargs)
+        own = with_own_gradient(self)
+        return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)
+
+    return Interception(kind, "__call__", call)
+
+
+INTERCEPTIONS = (intercept(jax.custom_vjp), intercept(jax.custom_jvp))

@@ -15,6 +15,7 @@ from . import (
     differences,
     host,
     importer,
+    isolate,
     ops,
     random,
     regions,
@@ -61,7 +62,9 @@ backend = Backend(
     borrow=bridge.borrow,
     bridge=host.bridge,
     import_function=importer.import_function,
+    region=regions.region,
     repeat_draw=regions.repeat_draw,
+    isolate=isolate.isolate,
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

@@ -16,9 +16,8 @@ import tensorflow as tf
 
 from multigrad.capture.dialect import Dialect, register_dialect
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.ir.record import Value
 
-from . import capture_arrays, capture_elementwise, capture_shapes, dispatch, importer
+from . import attributes, capture_arrays, capture_elementwise, capture_shapes, dispatch, importer
 from .dispatch import is_symbolic
 
 Tensor = Any
@@ -71,18 +70,6 @@ def set_shape(x: Tensor, shape: Any) -> None:
 
 def as_dtype(type_value: Any) -> Any:
     return type_value
-
-
-def forward_only(f: Handler | None = None) -> Any:
-    """`tf.custom_gradient` inside of what is captured: what it computes. Where its own gradient is asked for, it is lost."""
-
-    def output(*args: Any, **kwargs: Any) -> Any:
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, Value):
-                value.trace.lost_gradient = getattr(f, "__name__", "a function")
-        return f(*args, **kwargs)[0]  # type: ignore[misc]
-
-    return output
 
 
 def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
@@ -172,7 +159,7 @@ DIALECT = Dialect(
     methods={"get_shape": get_shape, "set_shape": set_shape},
     # These also act where no symbol is among the arguments: a shape, a dtype, a function.
     hidden={
-        tf.zeros: ALIASES[tf.zeros], tf.ones: ALIASES[tf.ones], tf.custom_gradient: forward_only,
+        tf.zeros: ALIASES[tf.zeros], tf.ones: ALIASES[tf.ones],
         tf.function: undecorated, tf.recompute_grad: undecorated,
         tf.grad_pass_through: undecorated, tf.GradientTape: differentiate,
     },
@@ -180,10 +167,13 @@ DIALECT = Dialect(
     protocol=False,
     refused=REFUSED,
     at_once=tf.init_scope,
+    shape_class=tf.TensorShape,
     shown="tf",
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),
+    refusals=attributes.REFUSALS,
     own_gradients={PAIRED: importer.with_own_gradient},
+    interceptions=importer.INTERCEPTIONS,
 )  # fmt: skip
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

@@ -1,7 +1,7 @@
 """tf.function: a call-time guard in every traced graph, and `xg.jit`.
 
-A tf.function's cache cannot be keyed from outside, so each graph in which an activation is traced captures a check: at
-every call it compares the rule in force outside of the graph with that of its trace, and raises.
+A tf.function's cache cannot be keyed from outside, so each graph that depends on the rule in force outside of it, or on
+what a name means, captures a check: at every call it compares these with what its trace read, and raises.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from multigrad.activation import Activation
 from multigrad.context import CURRENT, Frame
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
+from multigrad.reads import Lookup
 
 from . import random
 from .regions import entering_use
 
 Tensor = Any
-Entry = tuple[
-    str, Any
-]  # a frame's token, and the graph in which its `use` was entered (None: eagerly)
+# A frame's token, the graph in which its `use` was entered (None: eagerly), and the frame before it.
+Entry = tuple[str, Any, Frame]
 ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
@@ -50,7 +50,7 @@ autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CON
 def mirror(token: str) -> Iterator[None]:
     """Note in which graph a frame was entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    reset = ENTRIES.set((*ENTRIES.get(), (token, graph)))
+    reset = ENTRIES.set((*ENTRIES.get(), (token, graph, CURRENT.get())))
     try:
         with entering_use():
             yield
@@ -58,8 +58,8 @@ def mirror(token: str) -> Iterator[None]:
         ENTRIES.reset(reset)
 
 
-def guard(x: Tensor, activation: Activation | None = None) -> None:
-    """Capture the check in the function being traced, and in those around it, once each.
+def guard(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
+    """Capture the check in the function being traced, and in those around it, as far as the rule comes from outside.
 
     Raises:
         StaleTraceError: the rule was put in force before TensorFlow was imported.
@@ -72,22 +72,40 @@ def guard(x: Tensor, activation: Activation | None = None) -> None:
             "a tf.function is traced under a rule that was put in force before TensorFlow was "
             "imported: import tensorflow before `with xg.use(...)`"
         )
-    add_checks(activation, entries)
+    inside: list[Any] = []
+    for graph, check in find_checks():
+        inside.append(graph)
+        frame = outside_of(inside, entries)
+        if getattr(frame, scope) is getattr(CURRENT.get(), scope) and check is not None:
+            check.words.setdefault(scope, frame.word(scope))
+        if activation is not None and check is not None:
+            check.traced.add(activation)
 
 
 def watch(holder: Any) -> None:
-    """Capture the check that what a layer holds still acts, whatever rule is in force."""
+    """Capture the check that what a layer holds still acts, or a name still means the same, whatever rule is in force."""
     if not tf.executing_eagerly() and not save_context.in_save_context():
-        add_checks(holder, None)
+        for _, check in find_checks():
+            if check is not None:
+                check.traced.add(holder)
 
 
-def add_checks(holder: Any, entries: tuple[Entry, ...] | None) -> None:
-    """Capture the check in all functions being traced; `entries`: those that a rule in force has to agree with."""
-    graph, inside = tf.compat.v1.get_default_graph(), []
+def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> Frame:
+    """Return the frame in force around graphs that are being traced one inside of the other."""
+    for _, where, before in entries:
+        if any(where is graph for graph in graphs):
+            return before
+    return CURRENT.get()
+
+
+def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
+    """Yield the functions being traced, inner ones first, with their check; None: its function has one for it."""
+    graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph):
-        inside.append(graph)
         # Branches and loop bodies are called by their function only, and XLA knows no captures of theirs.
-        if not isinstance(graph, ControlFlowFuncGraph):
+        if isinstance(graph, ControlFlowFuncGraph):
+            yield graph, None
+        else:
             if not hasattr(graph, GUARD):
                 if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
                     return
@@ -95,12 +113,7 @@ def add_checks(holder: Any, entries: tuple[Entry, ...] | None) -> None:
                 # One key for all graphs: a graph that calls another one then keeps its own check.
                 check, nothing = getattr(graph, GUARD), make_nothing()
                 graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
-            check = getattr(graph, GUARD)
-            if entries is not None and check.token is None:
-                outside = [token for token, where in entries if not any(where is g for g in inside)]
-                check.token, check.epoch = outside[-1] if outside else "", registry.epoch()
-            if holder is not None:
-                check.traced.add(holder)
+            yield graph, getattr(graph, GUARD)
         graph = graph.outer_graph
 
 
@@ -129,17 +142,19 @@ class FrameSpec(tf.TensorSpec):
 
     def __init__(self, name: str) -> None:
         super().__init__([0], tf.float32)
-        # Of the rule in force; None: nothing in the graph depends on it.
-        self.token: str | None = None
-        self.epoch = 0
+        # The rule in force outside of the graph, by scope; a scope that nothing in it depends on is left out.
+        self.words: dict[str, str] = {}
         self.function = name
-        # What acts in the graph; kept, for its word that another has taken its place.
+        # What acts in the graph, and what names meant; kept, for its word that another has taken its place.
         self.traced: set[Any] = set()
 
     def most_specific_common_supertype(self, others: Any) -> Any:
         """Return this spec where all were made under one rule: `reduce_retracing` asks."""
-        mine = (self.token, self.epoch)
-        return self if all((other.token, other.epoch) == mine for other in others) else None
+        return self if all(other.meaning() == self.meaning() for other in others) else None
+
+    def meaning(self) -> Any:
+        """Return what the graph depends on."""
+        return self.words, {each for each in self.traced if isinstance(each, Lookup)}
 
     def cast(self, value: Any, casting_context: Any) -> Any:
         """Return the value.
@@ -148,21 +163,18 @@ class FrameSpec(tf.TensorSpec):
             StaleTraceError: another rule is in force than when the function was traced.
             TraceError: it is called in a graph that is written to a file that can hold no check.
         """
-        found, epoch = CURRENT.get().token, registry.epoch()
-        is_other = self.token is not None and (found, epoch) != (self.token, self.epoch)
-        if is_other and not save_context.in_save_context():
-            raise StaleTraceError(
-                f"tf.function {self.function!r} was traced under {describe(self.token or '')}, now "
-                f"{describe(found)} is in force{'' if epoch == self.epoch else ' (redefined)'}. Compile "
-                f"with xg.jit(fn), which retraces, or put `with xg.use(...)` inside the function. In "
-                f"Keras, call model.make_train_function(force=True) before fit, or give the rule to "
-                f"the layer"
-            )
-        if any(activation.superseded for activation in self.traced):
-            raise StaleTraceError(
-                f"tf.function {self.function!r} was traced before a layer in it was given another rule, "
-                f"function or backend: trace it anew. In Keras, call model.make_train_function(force=True) before fit"
-            )
+        frame = CURRENT.get()
+        for scope, word in self.words.items():
+            if frame.word(scope) != word and not save_context.in_save_context():
+                raise StaleTraceError(
+                    f"tf.function {self.function!r} was traced under {describe(word)}, now "
+                    f"{describe(frame.word(scope))} is in force. Compile with xg.jit(fn), which retraces, or put "
+                    f"`with xg.use(...)` inside the function. In Keras, call model.make_train_function(force=True) "
+                    f"before fit, or give the rule to the layer"
+                )
+        for each in self.traced:
+            if each.superseded:
+                raise StaleTraceError(f"tf.function {self.function!r} {explain(each)}")
         if not tf.executing_eagerly() and is_exporting():
             raise TraceError(
                 f"a model that is exported without gradients calls tf.function {self.function!r}, whose check of the "
@@ -183,6 +195,17 @@ def describe(token: str) -> str:
     return f"the rule {token!r}" if token else "no rule"
 
 
+def explain(holder: Any) -> str:
+    """Return why a trace is stale in which something acts that another has taken the place of."""
+    advice = "trace it anew. In Keras, call model.make_train_function(force=True) before fit"
+    if isinstance(holder, Lookup):
+        return (
+            f"was traced before the rule {holder.name!r} was redefined: compile with xg.jit(fn), which "
+            f"retraces, or {advice}"
+        )
+    return f"was traced before a layer in it was given another rule, function or backend: {advice}"
+
+
 # --- xg.jit ------------------------------------------------------------------------------------------
 
 
@@ -198,6 +221,8 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
                 compiled[key] = _Compiled(fn, options, rules)
             return compiled[key](rules, args, kwargs)
 
+        guard(None)  # in a graph around this one, what is hidden here is constant
+        guard(None, None, "params")
         return call_cut(CURRENT.get(), call_once)
 
     return call

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.lowering.differences import ALL, Difference, Differences, Mended
+from multigrad.lowering.differences import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
 
 MEASURED = "tensorflow 2.21"
 POW = "Eigen's vectorized pow, the worse the larger the exponent"
@@ -20,6 +20,7 @@ def elu_by_exp(x: Any) -> Any:
 
 
 KEPT: tuple[Difference, ...] = (
+    SIGN_OF_ZERO,
     Difference(
         "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",
         "its kernels set the processor to flush them",

@@ -46,16 +46,21 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
+def fitted(a: Any, b: Any) -> Any:
+    """A number that comes first in the dtype of what follows: in a graph TensorFlow makes it int32 or float32."""
+    return tf.constant(a, b.dtype) if isinstance(a, bool | int | float) and tf.is_tensor(b) else a
+
+
 def equal(a: Tensor, b: Tensor) -> Tensor:
-    return tf.equal(a, b)
+    return tf.equal(fitted(a, b), b)
 
 
 def not_equal(a: Tensor, b: Tensor) -> Tensor:
-    return tf.not_equal(a, b)
+    return tf.not_equal(fitted(a, b), b)
 
 
 def power(a: Any, b: Any) -> Tensor:
-    result = tf.pow(a, b)
+    result = tf.pow(fitted(a, b), b)
     if isinstance(b, int | float) and b == 2:
         return result
     # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between them.
@@ -63,25 +68,22 @@ def power(a: Any, b: Any) -> Tensor:
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    return tf.maximum(a, b)
+    return tf.maximum(fitted(a, b), b)
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    return tf.minimum(a, b)
+    return tf.minimum(fitted(a, b), b)
 
 
 def clip(x: Any, min: Any, max: Any) -> Tensor:
     if not tf.is_tensor(x) and not tf.is_tensor(min):
         x = tf.constant(x, max.dtype)
     # tf.clip_by_value checks that min <= max; ours gives max there
-    return tf.minimum(tf.maximum(x, min), max)
+    return tf.minimum(tf.maximum(fitted(x, min), min), max)
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Tensor:
-    # In a graph tf.where takes a number that comes first for a float32.
-    if isinstance(a, bool | int | float) and isinstance(b, tf.Tensor):
-        a = tf.constant(a, b.dtype)
-    return tf.where(condition, a, b)
+    return tf.where(condition, fitted(a, b), b)
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:

@@ -7,6 +7,7 @@ A function that reads a `tf.Variable` runs as it is, on TensorFlow: its gradient
 from __future__ import annotations
 
 import contextvars
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.capture import run_function
+from multigrad.capture.capture import run_written_in
+from multigrad.capture.interception import Interception
+from multigrad.capture.stand_ins import holds
 from multigrad.errors import GradientError
-from multigrad.functions.arguments import signature_of
+from multigrad.functions.arguments import read_parameters, signature_of
 from multigrad.functions.function import Function
 from multigrad.functions.record import Recorded
 from multigrad.functions.variables import asked_variables, deliver
-from multigrad.ir.record import Trace
+from multigrad.ir.record import Trace, Value
 from multigrad.rule import name_of
 
 from .regions import FIRST
@@ -59,6 +62,7 @@ class TensorflowRecipe:
     function: Callable[..., Any]
     name: str
     native: bool | None = None
+    original: Any = None
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -66,14 +70,22 @@ class TensorflowRecipe:
         return signature_of(self.function)
 
     def dialect(self) -> str:
+        """Return the library that it is written in."""
         return "tensorflow"
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function,)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the decorated function, where it runs as it is on its own framework."""
+        return self.original(*args, **kwargs)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         # Its functions are prepared here, and what they refer to: perhaps the decorated function itself.
         recording = Recording(self.function)
         reset = RECORDING.set((*RECORDING.get(), recording))
         try:
-            result = run_function(self.function, trace, *args, **kwargs)
+            result = run_written_in("tensorflow", self.function, trace, *args, **kwargs)
         finally:
             RECORDING.reset(reset)
         outputs, grad = split_result(self.name, result)
@@ -128,7 +140,7 @@ def import_function(f: Any) -> TensorflowRecipe:
         )
     if getattr(function, "__code__", None) is PASS_THROUGH:
         function = pass_through(f.__wrapped__)
-    return TensorflowRecipe(function, name_of(f))
+    return TensorflowRecipe(function, name_of(f), original=f)
 
 
 def with_own_gradient(f: Any) -> Function | None:
@@ -139,9 +151,27 @@ def with_own_gradient(f: Any) -> Function | None:
             recording.refers_to_itself = True
             return None
     try:
-        return Function(import_function(f))
+        return find_imported(f)
     except TypeError:  # of tf.recompute_grad, whose gradient is the true one
         return None
+
+
+@functools.lru_cache(maxsize=256)
+def find_imported(f: Any) -> Function:
+    """Return the Function of a decorated function, made once."""
+    return Function(import_function(f))
+
+
+def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a decorated function; on symbolic values, as a Function with its own gradient."""
+    if not (holds(args, (Value,)) or holds(kwargs.values(), (Value,))):
+        return CALL(self, *args, **kwargs)
+    own = with_own_gradient(self)
+    return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)
+
+
+CALL: Any = vars(DECORATED)["__call__"]
+INTERCEPTIONS = (Interception(DECORATED, "__call__", call_decorated),)
 
 
 def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,8 +215,7 @@ def spread(outputs: Any, upstream: Any) -> list[Any]:
 
 def takes_variables(grad: Callable[..., Any]) -> bool:
     """Return whether a gradient function can be called with `variables=`."""
-    parameters = signature_of(grad)
-    if parameters is None:
+    rows = read_parameters(grad)
+    if rows is None:
         return True
-    rows = parameters.parameters
     return VARIABLES in rows or any(row.kind is row.VAR_KEYWORD for row in rows.values())

@@ -12,15 +12,15 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from multigrad.activation import Activation, tracers
+from multigrad.activation import Activation, Tracer, tracers
 from multigrad.context import CURRENT, Application, Counter, Frame
 from multigrad.errors import GradientError
 from multigrad.lowering.backend import mirror_frame
@@ -52,7 +52,7 @@ class Region:
                 counter = Counter()
                 counter.advance(self.count)
                 keyed = Application(application.spec, application.key, counter)
-                self.running = Frame(keyed, self.frame.params, self.frame.token)
+                self.running = replace(self.frame, activations=keyed)
         assert self.running is not None
         return self.running
 
@@ -177,13 +177,18 @@ def in_force(frame: Frame) -> Iterator[None]:
         yield
 
 
-def call_noted(activation: Activation, x: Tensor) -> Tensor:
+def region() -> AbstractContextManager[Any]:
+    """Return what puts the frame of the first run in force where a region around this call runs again."""
+    frame = frame_of_region() if may_be_recomputed() else None
+    return nullcontext() if frame is None else in_force(frame)
+
+
+def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in what may be a recomputed region."""
-    frame = frame_of_region()
-    if frame is None:
-        return activation.apply(x)
-    with in_force(frame):
+    with region():
+        if values:
+            return activation.apply_as(x, activation.with_values(values))
         return activation.apply(x)
 
 
-tracers.append(((tf.Tensor, tf.Variable), may_be_recomputed, call_noted))
+tracers.append(Tracer((tf.Tensor, tf.Variable), may_be_recomputed, call_noted))

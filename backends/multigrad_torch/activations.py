@@ -14,6 +14,7 @@ from multigrad.ir.ops import Op
 from .elementwise import Tensor, clip, widened
 
 transforms_active = torch._C._are_functorch_transforms_active
+count_modes = torch._C._len_torch_dispatch_stack
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -23,8 +24,11 @@ def softplus(x: Tensor) -> Tensor:
 
 def heaviside(x: Tensor) -> Tensor:
     # Compared straight into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside 5.2 ms).
-    # `out=` has no batching rule, no derivative and no name in ONNX, so only where none is wanted.
+    # `out=` has no batching rule, no derivative and no name in ONNX, so only where none is wanted; other classes of
+    # tensors may lack it.
     if torch.is_grad_enabled() or transforms_active() or torch.jit.is_tracing():
+        return (x > 0).to(x.dtype)
+    if type(x) is not Tensor or not (torch.compiler.is_compiling() or count_modes() == 0):
         return (x > 0).to(x.dtype)
     return torch.gt(x, 0, out=torch.empty_like(x))
 

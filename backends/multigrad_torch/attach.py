@@ -8,6 +8,7 @@ transform is active.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
+# The dispatch modes that are entered: one may record a graph, which may be differentiated later.
+count_modes = torch._C._len_torch_dispatch_stack
 
 
 def render(lowering: Lowering) -> str:
@@ -88,7 +91,7 @@ class {name}(Function):
 {_load_residuals(lowering)}{_load(read)}{_run_anywhere(lowering, nones)}
     @classmethod
     def apply(cls, tin{lowering.signature}):
-        if transforms_active() or type(tin) not in KINDS:
+        if transforms_active() or count_modes() or type(tin) not in KINDS:
             return super().apply(tin{lowering.arguments})
 {draw}        return {name}_eager.apply({_eager_arguments(lowering, "as_number")})
 """
@@ -255,7 +258,10 @@ BATCHED = torch._C._parse_dispatch_key("VmapMode")
 
 # Fast code mixes its operands with plain tensors and writes in place: other classes may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
-ANYWHERE = "is_grad_enabled() or transforms_active() or is_included(BATCHED) or type(grad_out) is not Tensor"
+ANYWHERE = (
+    "is_grad_enabled() or transforms_active() or is_included(BATCHED) or count_modes()"
+    " or type(grad_out) is not Tensor"
+)
 
 NAMESPACE = {
     "as_number": as_number,
@@ -263,6 +269,7 @@ NAMESPACE = {
     "Function": Function,
     "KINDS": KINDS,
     "Tensor": torch.Tensor,
+    "count_modes": count_modes,
     "is_included": torch._C._dispatch_tls_is_dispatch_key_included,
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
@@ -271,22 +278,61 @@ NAMESPACE = {
 }
 
 
+def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs inside of transforms, which says so where torch.jit.trace keeps the rule."""
+    name = native.__doc__.partition(",")[0]
+
+    def run(tin: Tensor, *values: Any) -> Tensor:
+        if tracing_state() is not None:
+            warn_of_trace(f"{name} for the gradient")
+        return transformed(tin, *values)
+
+    return run
+
+
+def warn_of_trace(kept: str) -> None:
+    """Say what torch.jit.trace keeps; what the exporter of ONNX traces has no gradient."""
+    if not torch.onnx.is_in_onnx_export():
+        warnings.warn(
+            f"torch.jit.trace keeps {kept}, whatever is in force where the trace runs. Trace once for each rule, "
+            f"or use torch.compile, which follows `use`",
+            torch.jit.TracerWarning,
+            stacklevel=2,
+        )
+
+
 def call(native: Any, lowering: Lowering | None = None) -> Callable[..., Any]:
     """Return how the hot path calls the class: the C entry directly, unless a transform or torch.jit reads along."""
     eager, transformed = entries(native)
+    transformed = saying_what_is_kept(native, transformed)
     prepare = native.prepare
 
     def apply(tin: Tensor, *values: Any) -> Tensor:
-        anywhere = transforms_active() or type(tin) not in KINDS or tracing_state() is not None
+        anywhere = (
+            type(tin) not in KINDS
+            or transforms_active()
+            or count_modes()
+            or tracing_state() is not None
+        )
         return (transformed if anywhere else eager)(tin, *values)
 
     def apply_prepared(tin: Tensor, *values: Any) -> Tensor:
-        if transforms_active() or type(tin) not in KINDS or tracing_state() is not None:
+        if (
+            type(tin) not in KINDS
+            or transforms_active()
+            or count_modes()
+            or tracing_state() is not None
+        ):
             return transformed(tin, *values)
         return eager(tin, prepare(as_number, *values))
 
     def apply_alone(tin: Tensor, *values: Any) -> Tensor:
-        anywhere = transforms_active() or type(tin) not in KINDS or tracing_state() is not None
+        anywhere = (
+            type(tin) not in KINDS
+            or transforms_active()
+            or count_modes()
+            or tracing_state() is not None
+        )
         return transformed(tin, *values) if anywhere else eager(tin)
 
     if not native.is_prepared:
@@ -301,6 +347,7 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
         apply = call(native)
         return partial(_apply_values, apply, values) if values else apply
     eager, transformed = entries(native)
+    transformed = saying_what_is_kept(native, transformed)
     wrap = partial(as_tensor, x.dtype) if x.dtype in CONSTANT_DTYPES else as_number
     state: tuple[bool | None, Any] = (
         None,
@@ -309,7 +356,7 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
 
     def apply_prepared(tin: Tensor) -> Tensor:
         nonlocal state
-        if transforms_active() or tracing_state() is not None:
+        if transforms_active() or count_modes() or tracing_state() is not None:
             return transformed(tin, *values)
         on_cpu, prepared = state
         if tin.is_cpu is not on_cpu:
@@ -359,6 +406,8 @@ def attach_native(
 
         @staticmethod
         def forward(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
+            if tracing_state() is not None:
+                warn_of_trace(f"rule {name!r} for the gradient")
             output = forward(tin)
             # setup_context may not save an input that is returned as it is.
             return tin.view_as(tin) if output is tin else output

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from multigrad.ir.types import is_float
 
 from . import attach
-from .attach import ANYWHERE, KINDS, tracing_state, transforms_active
+from .attach import ANYWHERE, KINDS, count_modes, tracing_state, transforms_active
 
 if TYPE_CHECKING:
     from multigrad.lowering.code import Code, Lowering
@@ -69,7 +69,7 @@ class {name}(Function):
 {_load(lowering)}{_run_anywhere(lowering)}
     @classmethod
     def apply(cls, {inputs}{lowering.signature}):
-{draw}        if transforms_active() or not KINDS.issuperset(map(type, ({inputs},))):
+{draw}        if transforms_active() or count_modes() or not KINDS.issuperset(map(type, ({inputs},))):
             return super().apply({given})
         return {name}_eager.apply({given})
 """
@@ -195,12 +195,13 @@ def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
     count = len(lowering.inputs)
 
     def apply_one(x: Tensor, *values: Any) -> Any:
-        anywhere = transforms_active() or type(x) not in KINDS or tracing_state() is not None
+        anywhere = type(x) not in KINDS or transforms_active() or count_modes()
+        anywhere = anywhere or tracing_state() is not None
         return (transformed if anywhere else eager)(x, *values)
 
     def apply_several(*args: Any) -> Any:
         anywhere = transforms_active() or not KINDS.issuperset(map(type, args[:count]))
-        anywhere = anywhere or tracing_state() is not None
+        anywhere = anywhere or count_modes() or tracing_state() is not None
         return (transformed if anywhere else eager)(*args)
 
     return apply_one if count == 1 else apply_several

@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture import composites, methods
-from multigrad.capture.dialect import Dialect, is_instance, register_dialect
+from multigrad.capture.classes import is_instance
+from multigrad.capture.dialect import Dialect, register_dialect
 from multigrad.capture.extremes import extremes
+from multigrad.capture.outside import CHANGES, SWITCHES
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.ir import neutral
 from multigrad.ir.facts import needed_shapes
-from multigrad.ir.record import NeedFact, Value, known_shape
+from multigrad.ir.record import NeedFact, Value, known_shape, mark_view
 
-from . import capture_arrays, capture_elementwise
-from .importer import find_stand_in
+from . import attributes, capture_arrays, capture_elementwise, importer
 
 Tensor = Any
 
@@ -120,7 +121,13 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    return neutral.softplus(input) if beta == 1 else neutral.softplus(input * beta) / beta
+    """Linear above the threshold, which makes a difference below the default alone."""
+    scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
+    smooth = neutral.softplus(scaled)
+    smooth = smooth if scaled is input else smooth / beta
+    if type(threshold) in (int, float) and threshold >= 20:
+        return smooth
+    return neutral.where(scaled > threshold, input, smooth)
 
 
 def heaviside(input: Tensor, values: Any) -> Tensor:
@@ -160,7 +167,9 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """The sum over what broadcasting from a shape has repeated."""
     target = size[0] if len(size) == 1 and not isinstance(size[0], int | Value) else size
     if isinstance(target, SymbolicShape):
-        return neutral.sum_to(input, target.value)
+        result = neutral.sum_to(input, target.value)
+        mark_view(result, input, False)  # the tensor itself, where there is nothing to sum
+        return result
     lengths = [operator.index(n) for n in target]
     shape = known_shape(input)
     if shape is None:
@@ -227,6 +236,51 @@ def as_torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
+class Generator:
+    """The state of a generator, whatever mode of dispatch or trace is on."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def get_state(self) -> Any:
+        """Return the state's bytes."""
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C._DisableFuncTorch():
+            return self.generator.get_state().numpy().tobytes()
+
+    def set_state(self, state: bytes) -> None:
+        """Go on from a state."""
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C._DisableFuncTorch():
+            self.generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def generators() -> list[Generator]:
+    """Return torch's global generators."""
+    found = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        found += torch.cuda.default_generators
+    return [Generator(each) for each in found]
+
+
+# What torch is set to, and what sets it: outside of a graph.
+REFUSED = {
+    **dict.fromkeys(
+        (
+            torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.is_autocast_enabled,
+            torch.get_default_dtype, torch.get_default_device, torch.get_rng_state,
+            torch.initial_seed, torch.are_deterministic_algorithms_enabled,
+        ),
+        CHANGES,
+    ),
+    **dict.fromkeys(
+        (
+            torch.manual_seed, torch.seed, torch.set_default_dtype, torch.set_default_device,
+            torch.set_rng_state, torch.set_printoptions, torch.use_deterministic_algorithms,
+            torch.set_num_threads, torch.cuda.manual_seed, torch.cuda.manual_seed_all,
+        ),
+        SWITCHES,
+    ),
+}  # fmt: skip
+
 register_dialect(
     "torch",
     Dialect(
@@ -237,6 +291,11 @@ register_dialect(
         correction=1,
         methods={"max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size},
         hidden={torch.is_tensor: is_tensor},
-        find_function=find_stand_in,
+        keeps=importer.is_custom_gradient,
+        interceptions=importer.INTERCEPTIONS,
+        one_class=True,
+        refusals=attributes.REFUSALS,
+        generators=generators,
+        refused=REFUSED,
     ),
 )

@@ -1,4 +1,4 @@
-"""torch.compile: the frame's mirror, what compiled code calls, and `xg.jit`.
+"""torch.compile: the frame's mirror, and what compiled code calls.
 
 Dynamo guards the strings that it reads from plain objects, so the frame's token is mirrored to a thread-local string
 and the registry's epoch to a global one: another rule is another graph, and coming back is a cache hit. What the
@@ -7,22 +7,25 @@ traced code then calls is emitted per (activation, token), with its numbers as l
 
 from __future__ import annotations
 
-import functools
+import itertools
 import threading
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.activation import Activation, by_key, plain, tracers
+from multigrad.activation import Activation, Tracer, by_key, plain, tracers
 from multigrad.context import CURRENT, Application, Frame
 from multigrad.errors import MultigradError, StaleTraceError
 from multigrad.lowering.backend import load_backend
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.entries import draw, find_entry, find_lowered
+from multigrad.lowering.input_checks import check_values
 from multigrad.lowering.lower import lower_derivative
+from multigrad.rule import Spec
 
 from . import random
 from .hooks import note_regions
@@ -31,7 +34,9 @@ from .numbering import number_application, serial
 Tensor: TypeAlias = Any
 JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
 HIDDEN = "xg.jit(*) "  # and where the rule's numbers are inputs of the graph, not literals
-DRAWS = "draws"  # how the name of a call begins that counts as an application under a hidden key
+# In the name of a call: it counts as an application under a hidden key; it takes tensors that are params of the
+# activation's own rule, or of the rule in force.
+DRAWS, OWN, FRAMED = "draws", "own", "framed"
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
 
 
@@ -42,6 +47,7 @@ class Mirror(threading.local):
         self.token = ""  # of the frame in force; under xg.jit, without the numbers
         self.exact = ""  # under xg.jit, with the numbers
         self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
+        self.tensors: tuple[Tensor, ...] = ()  # those among the params of the rule in force
         self.applied = Applied()
 
 
@@ -66,6 +72,10 @@ class Calls:
 MIRROR = Mirror()
 EPOCH = Epoch()
 CALLS = Calls()
+TENSORS = (
+    Calls()
+)  # of OWN, by the name of the call: inputs of the graph, so that changes in place are followed
+MOST_NAMES = 4096
 NAMES: dict[str, str] = {}  # of the calls, by what they depend on
 
 
@@ -79,6 +89,18 @@ def mirror(token: str) -> Iterator[None]:
     finally:
         # Outside of xg.jit from the ContextVar, not from a saved value: asyncio tasks interleave.
         MIRROR.token = before if MIRROR.hidden else CURRENT.get().token
+        show(CURRENT.get())
+
+
+def show(frame: Frame) -> None:
+    """Show the tensors among the params of the rule in force to Dynamo."""
+    MIRROR.tensors = tensors_in(frame.activations)
+
+
+def tensors_in(application: Application | None) -> tuple[Tensor, ...]:
+    """Return the params that may change in place, as tensors."""
+    values = () if application is None else application.spec.values
+    return tuple(value for value in values if isinstance(value, torch.Tensor))
 
 
 def refresh(epoch: int) -> None:
@@ -105,12 +127,16 @@ def call_traced(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = 
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_eagerly(activation, x, values)
-    hidden, n = MIRROR.hidden, 0
-    if hidden and name.startswith(DRAWS):
+    hidden, n, kind = MIRROR.hidden, 0, name.partition("_")[0]
+    if hidden and DRAWS in kind:
         n = MIRROR.applied.number
         MIRROR.applied.number = n + 1
     if hidden and x.ndim == 0:  # as one example of vmap may be: float64 numbers would promote it
         hidden = (hidden[0].to(x.dtype), *hidden[1:])
+    if OWN in kind:
+        values = getattr(TENSORS, name)
+    elif FRAMED in kind:
+        values = MIRROR.tensors
     for value in values:
         hidden = (*hidden, value.to(x.dtype) if x.ndim == 0 else value)
     if torch._C._are_functorch_transforms_active():
@@ -146,27 +172,57 @@ def find_call(
     act = by_key.get(key) or Activation(forward)
     application = act.in_force()
     jitted = token.startswith((JIT, HIDDEN))
-    if not jitted and token != CURRENT.get().token:
-        raise StaleTraceError(
-            f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "
-            f"the rule was put in force before torch was imported, or in another asyncio task. "
-            f"Import torch first, or compile with xg.jit"
-        )
+    if not jitted:
+        check_mirror(token)
     depends = f"{key} {token} {rest} {torch.compiler.is_exporting()}"
     if not jitted and application is not None and application.counter is not None:
         # Each application draws its own numbers, so it gets a function of its own.
         depends += f" {number_application(application.counter)}"
     if depends not in NAMES:
+        if application is not None and not jitted:
+            warn_of_graphs(application)
         call = make_call(act, application, ndim, dtype, token, given)
         if call is None:
             return ""
-        if len(NAMES) >= 4096:
+        if len(NAMES) >= MOST_NAMES:
             NAMES.clear()
             vars(CALLS).clear()
-        NAMES[depends] = name = f"{DRAWS if call.draws else 'call'}_{next(serial)}"
+            vars(TENSORS).clear()
+        NAMES[depends] = name = f"{call.kind}_{next(serial)}"
+        if OWN in call.kind:
+            setattr(TENSORS, name, tensors_in(application))
         setattr(CALLS, name, call.plain)
         setattr(CALLS, f"{name}_in_graph", torch._dynamo.allow_in_graph(call.in_graph))
     return NAMES[depends]
+
+
+def warn_of_graphs(application: Application) -> None:
+    """Warn at the last graph that Dynamo keeps of one code, where a rule with numbers or a key may be why."""
+    context = torch._guards.CompileContext.try_get()
+    made = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
+    limit = getattr(torch._dynamo.config, "recompile_limit", 0)
+    if made == limit - 1 and (application.spec.values or application.counter is not None):
+        warnings.warn(
+            f"torch.compile has made {limit} graphs of one function, perhaps for as many numbers or keys of rule "
+            f"{application.spec.family.rule.name!r}, and at the next one it runs eagerly or, with "
+            f"fullgraph=True, raises FailOnRecompileLimitHit. xg.jit makes one graph for all",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def check_mirror(token: str) -> None:
+    """Check that what Dynamo sees is the rule in force.
+
+    Raises:
+        StaleTraceError: it is not.
+    """
+    if token != CURRENT.get().token:
+        raise StaleTraceError(
+            f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "
+            f"the rule was put in force before torch was imported, or in another asyncio task. "
+            f"Import torch first, or compile with xg.jit"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +231,7 @@ class Call:
 
     plain: Callable[..., Tensor]
     in_graph: Callable[..., Tensor]
-    draws: bool = False  # from a hidden key
+    kind: str = "call"  # the words among DRAWS, OWN and FRAMED that hold
 
 
 def make_call(
@@ -196,48 +252,76 @@ def make_call(
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         return as_call(without_gradient(plain(act.forward, backend)))
     spec = application.spec
+    if any(not isinstance(value, float | torch.Tensor) for value in spec.values):
+        check_values(spec.family, backend, None, spec.values)
     facts = {"ndim": ndim, "dtype": str(dtype).rsplit(".", 1)[-1]}
     lowered = find_lowered(spec.family, backend, act.forward, spec.values, facts, fast=False)
     hides = token.startswith(HIDDEN) and act.rule is None
     if hides and has_static_numbers(application):
         return None
-    if lowered is None:  # it runs as it is
-        entry = find_entry(spec.family, backend, act.forward)
-        call = as_call(functools.partial(entry, application=application))
-        return Call(call.in_graph, call.in_graph)  # Dynamo reads plain functions and tensors only
-    words, names = [], {}
     first = 3 if token.startswith((JIT, HIDDEN)) else 0  # what xg.jit hides comes before
+    tensors = tensors_in(application)
+    kind = "call"
+    if tensors and not given and not hides:
+        kind = FRAMED if act.rule is None else OWN
+    if lowered is None:  # it runs as it is
+        return call_native(act, application, slice(first, first + (given or len(tensors))), kind)
     if given:
         act.check_values(application)
         words = [f"hidden[{first + i}]" for i in range(given)]
-    for i, value in enumerate(() if given else spec.values):
-        number = value if isinstance(value, float) else read_number(value)
-        if hides:
-            words.append(f"hidden[0][{i}]")
-        elif number is None:
-            words.append(f"p{i}")
-            names[f"p{i}"] = value
-        else:
-            words.append(f"float({str(number)!r})" if number - number != 0 else repr(number))
+    elif hides:
+        words = [f"hidden[0][{i}]" for i in range(len(spec.values))]
+    else:
+        words = list(write_values(application, first))
     if lowered.lowering is None or "key" not in lowered.lowering.params:
-        return emit_call(lowered.native, words, names)
+        return emit_call(lowered.native, words, {}, kind)
     if application.counter is None:
-        return emit_call(
-            lowered.native, [*words, "draw_key()"], {**names, "draw_key": random.draw_key}
-        )
+        names = {"draw_key": random.draw_key}
+        return emit_call(lowered.native, [*words, "draw_key()"], names, kind)
     if token.startswith((JIT, HIDDEN)):
         words.append("fold_in_from(hidden[1], hidden[2], n)")
-        return emit_call(lowered.native, words, {**names, "fold_in_from": fold_in_from}, draws=True)
+        names = {"fold_in_from": fold_in_from}
+        return emit_call(lowered.native, words, names, f"{DRAWS}-{kind}")
     key = draw(application, backend)
     words.append(repr(key) if isinstance(key, tuple) else "key")
-    return emit_call(lowered.native, words, {**names, "key": key})
+    return emit_call(lowered.native, words, {"key": key}, kind)
 
 
-def read_number(value: Tensor) -> float | None:
-    """Return a tensor's number, by which its token is keyed; None under a torch.func transform."""
-    if isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
-        return None
-    return float(value)
+def has_static_numbers(application: Application) -> bool:
+    """Return whether the rule's Python code looks at its numbers, so that they are part of a graph."""
+    family = application.spec.family
+    if family.rule.native is True or family.uncapturable is not None:
+        return True
+    return any(fact.startswith("param:") for fact in family.facts)
+
+
+def write_values(application: Application, first: int) -> Iterator[str]:
+    """Yield the source of a rule's params: numbers as they are, tensors among the hidden ones from `first` on."""
+    tensors = itertools.count(first)
+    for value in application.spec.values:
+        if isinstance(value, torch.Tensor):
+            yield f"hidden[{next(tensors)}]"
+        else:
+            number = float(value)
+            yield f"float({str(number)!r})" if number - number != 0 else repr(number)
+
+
+def call_native(act: Activation, application: Application, given: slice, kind: str) -> Call:
+    """Return calls of a rule that runs as it is, with the tensors among its params as they are then."""
+    spec = application.spec
+    entry = find_entry(spec.family, load_backend("torch"), act.forward)
+    every = given.stop - given.start == len(spec.values)
+
+    def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
+        tensors = iter(hidden[given])
+        values = tuple(
+            next(tensors) if every or isinstance(value, torch.Tensor) else value
+            for value in spec.values
+        )
+        then = Spec(spec.family, values, spec.token)
+        return entry(tin, Application(then, application.key, application.counter))
+
+    return Call(call, call, kind)  # Dynamo reads plain functions and tensors only
 
 
 def without_gradient(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -261,7 +345,7 @@ def as_call(function: Callable[[Tensor], Tensor]) -> Call:
     return Call(call, call_in_graph)
 
 
-def emit_call(native: Any, words: list[str], names: dict[str, Any], draws: bool = False) -> Call:
+def emit_call(native: Any, words: list[str], names: dict[str, Any], kind: str = "call") -> Call:
     """Return calls with the numbers as literals, because Dynamo makes inputs of floats it finds."""
     source = f"def call(tin, n, *hidden):\n    return Native.apply({', '.join(['tin', *words])})\n"
     calls = []
@@ -270,7 +354,7 @@ def emit_call(native: Any, words: list[str], names: dict[str, Any], draws: bool 
         call.__module__ = __name__  # the graph's own code names what it calls by module
         call.__qualname__ = call.__name__ = f"{native.__name__}_{next(serial)}"
         calls.append(call)
-    return Call(calls[0], calls[1], draws)
+    return Call(calls[0], calls[1], kind)
 
 
 @torch.library.custom_op("multigrad::fold_in_from", mutates_args=())
@@ -284,114 +368,4 @@ def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
     return torch.empty_like(key)
 
 
-tracers.insert(0, (torch.Tensor, torch.compiler.is_compiling, call_traced))
-
-# --- xg.jit ------------------------------------------------------------------------------------------
-
-
-def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return torch.compile(fn) in which numbers and keys of the rule in force are run-time values."""
-    compiled: dict[str, Callable[..., Any]] = {}
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return fn(*args, **kwargs)
-        frame = CURRENT.get()
-        hidden = hide(frame.activations)
-        structure = f"{hidden.token}~{EPOCH.text}"
-        if structure not in compiled:
-            compiled[structure] = torch.compile(copy_code(fn), **options)
-        with in_force(frame, hidden):
-            return compiled[structure](*args, **kwargs)
-
-    return call
-
-
-def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn behind code of its own: Dynamo keeps at most `recompile_limit` graphs for one code."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    run.__code__ = run.__code__.replace(co_name=getattr(fn, "__name__", "run"))
-    return run
-
-
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """A rule in force as compiled code sees it: two tokens, and what they leave out."""
-
-    token: str
-    exact: str
-    tensors: tuple[
-        Tensor, Tensor, Tensor
-    ]  # the numbers, the key's words, the next application's number
-
-
-def hide(application: Application | None) -> Hidden:
-    """Return the rule in force with its numbers and its key as tensors."""
-    numbers: tuple[Any, ...] = ()
-    words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
-    token = exact = f"{JIT}-"
-    if application is not None:
-        if application.counter is not None:
-            words, start, keyed = random.key_words(application.key), application.counter.count, "@"
-        token = exact = f"{JIT}{application.spec.token}{keyed}"
-        if not has_static_numbers(application):
-            numbers = application.spec.values
-            token = f"{HIDDEN}{application.spec.family.id}{keyed}"
-    # All in one tensor: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
-    packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
-    return Hidden(token, exact, (packed, words, torch.tensor(start, device="cpu")))
-
-
-def has_static_numbers(application: Application) -> bool:
-    """Return whether the rule's Python code looks at its numbers, so that they are part of a graph."""
-    family = application.spec.family
-    if family.rule.native is True or family.uncapturable is not None:
-        return True
-    return any(fact.startswith("param:") for fact in family.facts)
-
-
-@contextmanager
-def in_force(frame: Frame, hidden: Hidden) -> Iterator[None]:
-    """Mirror a rule whose numbers are hidden; afterwards its counter stands where it would eagerly."""
-    application, applied = frame.activations, Applied()
-    before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
-    with ExitStack() as stack:
-        if application is not None and application.counter is not None:
-            # What a graph break leaves to eager code goes on counting where compiled code is.
-            counter = SharedCounter(application.counter.count, applied)
-            inner = Application(application.spec, application.key, counter)
-            stack.callback(CURRENT.reset, CURRENT.set(replace(frame, activations=inner)))
-        MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
-        MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
-        try:
-            yield
-        finally:
-            MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied = before
-            if application is not None and application.counter is not None:
-                application.counter.advance(applied.number)
-
-
-class SharedCounter:
-    """Counts applications together with compiled code."""
-
-    def __init__(self, start: int, applied: Applied) -> None:
-        self.start = start
-        self.applied = applied
-
-    @property
-    def count(self) -> int:
-        """The number of the next application."""
-        return self.start + self.applied.number
-
-    def __next__(self) -> int:
-        n = self.count
-        self.applied.number += 1
-        return n
-
-    def advance(self, number: int) -> None:
-        """Skip applications that compiled code has made."""
-        self.applied.number += number
+tracers.insert(0, Tracer(torch.Tensor, torch.compiler.is_compiling, call_traced))

@@ -1,7 +1,8 @@
 """Functions in code that torch.compile reads: Dynamo calls what they are lowered to, their Python code it never sees.
 
 The arguments are described to `prepare`, which runs outside of the trace and leaves a call among CALLS. A number is
-written into it, so a new one means a new graph; so does a shape that the Function's own Python code looks at.
+written into it, so a new one means a new graph; so does a shape that the Function's own Python code looks at, and the
+rule in force where the Function holds an activation that follows it.
 """
 
 from __future__ import annotations
@@ -18,30 +19,42 @@ from multigrad.functions.arguments import flatten, read_layout
 from multigrad.functions.facts import gather_facts
 from multigrad.functions.function import Function, by_identifier, tracers
 from multigrad.functions.record import NotCaptured, Variant
-from multigrad.ir.record import NeedFact
+from multigrad.ir.record import NeedFact, Value
 from multigrad.lowering.backend import load_backend
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import Lowered, lower_pair
+from multigrad.reads import is_read
 from multigrad.trees import optree
 
 from . import random
-from .compile import CALLS, REFUSED
+from .compile import CALLS, EPOCH, MIRROR, REFUSED, check_mirror
 from .numbering import number_application, serial
 
 Tensor: TypeAlias = Any
-SHAPES = "shapes"  # the answer of `prepare` where it needs to be called with them
+# The answers of `prepare` where it needs to be called with shapes, or with what the Function reads besides its arguments.
+SHAPES = "shapes"
+READS = "reads"
 NAMES: dict[Any, str] = {}  # of the calls, by what they depend on
 MOST_NAMES = 4096
 
 
 def call_traced(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What Dynamo traces in the place of `Function.__call__`."""
+    if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
+        return function.apply(args, kwargs)  # in a capture that `prepare` began
     tensors: list[Tensor] = []
     described = describe((args, kwargs), tensors, False)
-    name = prepare(function.identifier, described)
+    name = prepare(function.identifier, described, "", "", "")
     if name == SHAPES:
         tensors = []
-        name = prepare(function.identifier, describe((args, kwargs), tensors, True))
+        described = describe((args, kwargs), tensors, True)
+        name = prepare(function.identifier, described, "", "", "")
+    if name == READS:
+        name = prepare(function.identifier, described, MIRROR.token, MIRROR.exact, EPOCH.text)
+        if name == SHAPES:
+            tensors = []
+            described = describe((args, kwargs), tensors, True)
+            name = prepare(function.identifier, described, MIRROR.token, MIRROR.exact, EPOCH.text)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_eagerly(function, args, kwargs)
@@ -54,6 +67,11 @@ def call_traced(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any
     else:
         outputs = getattr(CALLS, name)(*tensors)
     return getattr(CALLS, name + "_assemble")(outputs)
+
+
+def holds_symbols(arguments: Any) -> bool:
+    """Return whether a capture's symbols are among arguments."""
+    return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(arguments))
 
 
 def describe(value: Any, tensors: list[Tensor], shapes: bool) -> Any:
@@ -107,19 +125,26 @@ def detach(leaf: Any) -> Any:
 
 
 @torch.compiler.assume_constant_result
-def prepare(identifier: str, described: Any) -> str:
-    """Make the call for arguments like these, and return its name among CALLS."""
+def prepare(identifier: str, described: Any, token: str, exact: str, epoch: str) -> str:
+    """Make the call for arguments like these, and return its name among CALLS.
+
+    `token` and what follows it tell what the Function may read; an epoch of "" says that it reads nothing.
+    """
     try:
-        return find_call(by_identifier[identifier], described)
+        if epoch and not exact:  # not under xg.jit
+            check_mirror(token)
+        return find_call(by_identifier[identifier], described, f"{exact or token} {epoch}".strip())
     except NotCaptured as error:
         return f"{REFUSED}{error.error}"
     except Exception as error:  # noqa: BLE001 (Dynamo would wrap it; after the break it is raised as it is)
         return f"{REFUSED}{type(error).__name__}: {error}"
 
 
-def find_call(function: Function, described: Any) -> str:
+def find_call(function: Function, described: Any, read: str) -> str:
     """Return the name among CALLS, as `prepare`."""
-    key = (function.identifier, described, repr(described))  # 1, 1.0 and True are equal
+    if not read and reads(function):
+        return READS
+    key = (function.identifier, described, repr(described), read)  # 1, 1.0 and True are equal
     if function.is_keyed:
         # Each call draws its own numbers, so it gets a function of its own.
         key = (*key, number_application(function.counter))
@@ -127,6 +152,8 @@ def find_call(function: Function, described: Any) -> str:
         call = make_call(function, described)
         if call is None:
             return SHAPES
+        if not read and reads(function):
+            return READS
         if len(NAMES) >= MOST_NAMES:
             for name in NAMES.values():
                 for suffix in ("", "_in_graph", "_assemble"):
@@ -184,6 +211,11 @@ def make_call(function: Function, described: Any) -> Call | None:
         words.append("draw_key()")
     assemble = emit_assembly(variant)
     return emit_call(lowered, len(layout.tensors), words, names, assemble)
+
+
+def reads(function: Function) -> bool:
+    """Return whether the Function's Python code reads more than its arguments."""
+    return any(map(is_read, function.facts))
 
 
 def needs_shapes(function: Function) -> bool:

@@ -7,17 +7,20 @@ under that frame.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
-from multigrad.activation import Activation, tracers
+from multigrad.activation import Activation, Tracer, tracers
 from multigrad.context import CURRENT, Application, Counter, Frame
-from multigrad.lowering.backend import mirror_frame
+from multigrad.lowering.backend import mirror_frame, show_frame
+
+from . import random
 
 Tensor: TypeAlias = Any
 
@@ -31,6 +34,12 @@ def may_run_again() -> bool:
     It sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, where forward mode is off.
     """
     return top_hooks(True) is not None or not is_forward_mode_enabled()
+
+
+def region() -> AbstractContextManager[Any]:
+    """Note the regions around this call: each runs again under the frame of its first forward."""
+    note_regions()
+    return nullcontext()
 
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
@@ -80,14 +89,53 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
         caller = caller.f_back
 
 
+def repeat_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a Function's call: where a region runs again, that of its first run."""
+    again = _RUNNING.again
+    if torch.compiler.is_compiling() or (again is None and not may_run_again()):
+        return draw()
+    note_regions()
+    key, is_torchs = draw_noting(draw) if again is None else again.draw_again(draw)
+    for owner, name in (*hooked_regions(), *reentrant_regions()):
+        getattr(owner, name).drawn.append((key, is_torchs))
+    return key
+
+
+def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
+    """Return a new key, and whether torch's own generator gave it."""
+    before = random.DRAWN.number
+    key = draw()
+    return key, random.DRAWN.number != before
+
+
+class _Running(threading.local):
+    """The region that runs again on this thread."""
+
+    again: RunAgain | None = None
+
+
+_RUNNING = _Running()
+
+
 class RunAgain:
-    """A region's function, run under the frame of its first forward; draws count as they did there."""
+    """A region's function, run under the frame of its first forward; draws are those made there."""
 
     def __init__(self, function: Callable[..., Any], frame: Frame) -> None:
         self.function = function
         self.frame = frame
         application = frame.activations
         self.count = getattr(application.counter, "count", None) if application else None
+        self.drawn: list[tuple[Any, bool]] = []  # the keys of Functions, in the first run
+        self.repeated = 0  # of these, in the run that goes on
+
+    def draw_again(self, draw: Callable[[], Any]) -> tuple[Any, bool]:
+        """Return the next key of the first run."""
+        position, self.repeated = self.repeated, self.repeated + 1
+        if position >= len(self.drawn):
+            return draw_noting(draw)
+        if self.drawn[position][1]:
+            draw()  # the generator goes on as it did then, for what else draws from it
+        return self.drawn[position]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         frame = self.frame
@@ -99,7 +147,10 @@ class RunAgain:
         with ExitStack() as stack:
             mirror_frame(stack, frame.token)
             stack.callback(CURRENT.reset, CURRENT.set(frame))
+            show_frame(frame)
+            stack.callback(setattr, _RUNNING, "again", _RUNNING.again)
+            _RUNNING.again, self.repeated = self, 0
             return self.function(*args, **kwargs)
 
 
-tracers.append((torch.Tensor, may_run_again, call_noted))
+tracers.append(Tracer(torch.Tensor, may_run_again, call_noted))

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd.function import once_differentiable
 
-from multigrad.capture.capture import run_function
+from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import nested_codes
+from multigrad.capture.interception import Interception
 from multigrad.capture.stand_ins import holds
 from multigrad.errors import GradientError
 from multigrad.functions.arguments import owner_of, signature_of
@@ -71,6 +72,13 @@ class Context:
 
     def set_materialize_grads(self, value: bool) -> None:
         """Say whether a missing cotangent is zeros, which it always is here."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "saved_variables":  # what `saved_tensors` was called before torch 0.4
+            return self._saved
+        if self._trace is not None and hasattr(torch.autograd.function.BackwardCFunction, name):
+            raise self._trace.error(f"uses ctx.{name}, which is not captured")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def kept(self) -> tuple[Any, ...]:
         """Return all that was kept, as attributes too."""
@@ -136,9 +144,16 @@ class ClassRecipe:
             )
         return bound.args
 
+    def functions(self) -> tuple[Any, ...]:
+        """Return forward and backward."""
+        own, base = self.function_class, torch.autograd.Function
+        is_backward = own.backward is not base.backward
+        setup = (own.setup_context,) if self.has_setup else ()
+        return (own.forward, *setup, unwrap_once(own.backward if is_backward else own.vjp)[0])
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any) -> Any:
-            return run_function(function, trace, *given)
+            return run_written_in("torch", function, trace, *given)
 
         return self._record(run, trace, args, kwargs)
 
@@ -191,6 +206,7 @@ class ClassRecipe:
             outputs,
             pull,
             first_order=once,
+            twice=not once,
             keeps_output=not kept.isdisjoint(computed),
             undifferentiable=ctx._marked,
         )
@@ -255,7 +271,7 @@ def import_function(function_class: Any) -> ClassRecipe:
     return ClassRecipe(function_class)
 
 
-# --- classes that captured code applies ---------------------------------------------------------------------
+# --- classes that captured code applies, wherever that is ------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)
@@ -264,28 +280,31 @@ def find_imported(function_class: type[torch.autograd.Function]) -> Function:
     return Function(import_function(function_class))
 
 
-class Applied:
-    """Stands in for a class in code that is captured: `apply` keeps the class's own backward."""
-
-    def __init__(self, function_class: type[torch.autograd.Function]) -> None:
-        self._function_class = function_class
-
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the class; on symbolic values, as a Function."""
-        if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
-            return find_imported(self._function_class)(*args, **kwargs)
-        return self._function_class.apply(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._function_class, name)
+def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
+    """Apply a class; on symbolic values, as a Function with the class's own backward."""
+    if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+        return find_imported(cls)(*args, **kwargs)
+    return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
-def find_stand_in(value: Any) -> Any:
-    """Return what stands in for a class or for its `apply` in captured code; None for any other value."""
-    if isinstance(value, type):
-        is_class = issubclass(value, torch.autograd.Function)
-        return Applied(value) if is_class and value is not torch.autograd.Function else None
-    owner = getattr(value, "__self__", None)
-    if not isinstance(owner, type) or not issubclass(owner, torch.autograd.Function):
-        return None
-    return Applied(owner).apply if value.__name__ == "apply" else None
+def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
+    """Do the same before torch asks which transforms are active."""
+    if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+        return find_imported(cls)(*args, **kwargs)
+    return APPLY.__get__(None, cls)(*args, **kwargs)
+
+
+# The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound before look up.
+BASE: Any = torch.autograd.Function.__mro__[1]
+APPLY: Any = vars(torch.autograd.Function)["apply"]
+INTERCEPTIONS = (
+    Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
+    Interception(BASE, "apply", classmethod(apply)),
+)
+
+
+def is_custom_gradient(value: Any) -> bool:
+    """Return whether a value is a class with a gradient of its own, or the `apply` of one."""
+    owner = value if isinstance(value, type) else getattr(value, "__self__", None)
+    is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+    return is_class and (owner is value or getattr(value, "__name__", "") == "apply")

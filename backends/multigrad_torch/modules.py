@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from multigrad.activation import Activation as AnyActivation
+from multigrad.fixed import FixedParams
 from multigrad.rule import Rule
 
+from .attach import tracing_state, warn_of_trace
 from .compile import call_traced
 from .hooks import is_forward_mode_enabled, note_regions, top_hooks
 
@@ -59,7 +61,7 @@ class Activation(nn.Module):
     @property
     def params(self) -> dict[str, Any]:
         """The own rule's params; assign to change them."""
-        return dict(self._activation.params)
+        return FixedParams(self._activation.params, "assign all: act.params = {**act.params, ...}")
 
     @params.setter
     def params(self, params: Mapping[str, Any]) -> None:
@@ -73,6 +75,13 @@ class Activation(nn.Module):
         if top_hooks(True) is not None or not is_forward_mode_enabled():  # see `may_run_again`
             note_regions()
         return self._activation.apply(x)
+
+    def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run forward under torch.jit.trace; where a gradient of ours acts, that says what is kept."""
+        act = self._activation
+        if act.forward.differentiable and act.in_force() is None and tracing_state() is not None:
+            warn_of_trace("the true derivative for the gradient")
+        return super()._slow_forward(*args, **kwargs)
 
     def extra_repr(self) -> str:
         """Say what stands between the parentheses of the repr."""

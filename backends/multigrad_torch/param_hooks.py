@@ -1,8 +1,9 @@
 """Rules on parameter gradients, by torch's hooks.
 
-A hook on a parameter transforms its gradient by the rule in force at the last forward of the module that owns it. Hooks
-are attached by `attach_param_hooks`, or by themselves in each forward inside of a `use` that names the scope "params":
-torch then calls `attach_at_forward` before every module. Both kinds share one register, so that no parameter has two.
+A hook on a parameter transforms its gradient by the rule in force at the forward that a backward belongs to: that of the
+module that owns it, or of a module around that, whichever came last. Hooks are attached by `attach_param_hooks`, or by
+themselves at each forward inside of a `use` that names the scope "params": torch then calls `attach_at_forward` before
+every module. Both kinds share one register, so that no parameter has two.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from typing import Any, Self, TypeAlias
 
 import torch
 from torch import nn
-from torch._dynamo import OptimizedModule
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 
-from multigrad.context import CURRENT, EMPTY, Application, Frame
-from multigrad.lowering.entries import apply_rule
+from multigrad.context import CURRENT, Application, Frame
+from multigrad.errors import GradientError
+from multigrad.threads import make_lock
 
-from .hooks import note_regions
+from . import sharded
+from .module_forwards import Forwards, forget, forwards_of, frame_for
+from .odd_gradients import apply_to_gradient, apply_unscaled
 
 Tensor: TypeAlias = Any
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.
@@ -33,16 +37,34 @@ HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 class ParamHooks:
     """The hooks on one model; `remove()` takes them off. Also a context manager that removes them."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, unscale: Any = None) -> None:
+        self.unscale = unscale
+        self._model = weakref.ref(model)
         self._hooks: list[ParamHook] = []
-        for module in model.modules():
-            self._hooks += hook_module(module, by_itself=False)
+        self.renew()
+        root = forwards_of(model)
+        root.renewals.append(self.renew)
+        root.mark(model)
+
+    def renew(self) -> None:
+        """Hook what is new in the model, or was put in the place of what was hooked."""
+        model = self._model()
+        if model is not None:
+            self._hooks += hook_tree(model, self)
 
     def remove(self) -> None:
         """Take the hooks off; the model is as before."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        model = self._model()
+        if model is None:
+            return
+        root = forwards_of(model)
+        if self.renew in root.renewals:
+            root.renewals.remove(self.renew)
+        if not root.hooks and not root.renewals:
+            forget(model)
 
     def __enter__(self) -> Self:
         return self
@@ -51,12 +73,14 @@ class ParamHooks:
         self.remove()
 
 
-def attach_param_hooks(model: nn.Module) -> ParamHooks:
+def attach_param_hooks(model: nn.Module, *, unscale: Any = None) -> ParamHooks:
     """Let rules of scope "params" and "all" act on the gradients of a model's parameters.
 
-    The rule is that in force at the owning module's last forward, so it acts even where backward runs after the
-    `with`. Frozen parameters are skipped; a parameter that is hooked already is not hooked twice. Inside of a `use` that
-    names the scope "params", hooks attach by themselves; code that torch.compile has made before is not aware of them
+    The rule is that in force at the forward that backward belongs to, so it acts even where backward runs after the
+    `with`, or after another forward. Frozen parameters are skipped; a parameter that is hooked already is not hooked
+    twice. Inside of a `use` that names the scope "params", hooks attach by themselves to what is below a module that is
+    called: attach them yourself where code calls a method (`model.encode(x)`, `model.forward(x)`) of a model that it
+    never calls; then the rule around backward acts. Code that torch.compile has made before is not aware of hooks
     unless it is a compiled module: attach first, then compile.
 
     Example:
@@ -66,10 +90,18 @@ def attach_param_hooks(model: nn.Module) -> ParamHooks:
         >>> loss.backward()
         >>> hooks.remove()
 
+    Args:
+        model: the model.
+        unscale: the `torch.amp.GradScaler` that scales the loss, so that rules get the gradients without its scale
+            (and what they return is scaled again, for `scaler.step`).
+
     Returns:
         The hooks: `remove()` takes them off.
+
+    Raises:
+        GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of their own.
     """
-    return ParamHooks(model)
+    return ParamHooks(model, unscale)
 
 
 def remove_param_hooks(model: nn.Module) -> None:
@@ -80,38 +112,65 @@ def remove_param_hooks(model: nn.Module) -> None:
         ...     model(x).sum().backward()
         >>> remove_param_hooks(model)
     """
+    owners = sharded.owners()
     for parameter in nn.Module.parameters(model):  # the frozen ones too
-        hook = find_hook(parameter)
+        hook = find_hook(owners.get(id(parameter), parameter))
         if hook is not None:
             hook.remove()
     for module in model.modules():
-        for handle in (_forwards.pop(module, None), _compiled.pop(module, None)):
-            if handle is not None:
-                handle.remove()
+        forget(module)
 
 
-# --- one parameter, one module ---------------------------------------------------------------------------
+# --- one parameter -----------------------------------------------------------------------------------------
 
 
 class ParamHook:
-    """The hook on one parameter; keeps neither it nor the module alive."""
+    """The hook on one parameter; keeps neither it nor a module alive.
 
-    def __init__(self, parameter: nn.Parameter, forwards: LastForward, by_itself: bool) -> None:
-        self.forwards = forwards
-        self.by_itself = by_itself
+    Attributes:
+        forwards: of the module that owns it, and of those around that.
+        asked: what asked for it; None where it attached by itself.
+    """
+
+    def __init__(self, parameter: Tensor, name: str, asked: ParamHooks | None) -> None:
+        self.name = name
+        self.asked = asked
+        self.forwards: list[Forwards] = []
         self.parameter = weakref.ref(parameter, self._forget)
         self._identity = id(parameter)
-        self._handle = parameter.register_hook(self)
+        self._handle = self.register(parameter)
         _hooks[self._identity] = self
-        forwards.hooks.add(self)
+
+    def register(self, parameter: Tensor) -> Any:
+        """Let autograd call this with each gradient of a parameter."""
+        return parameter.register_hook(self)
 
     def __call__(self, grad: Tensor) -> Tensor:
-        application = self.rule_in(self.forwards.frame) or self.rule_in(CURRENT.get())
-        return grad if application is None else apply_rule(application, None, grad, None)
+        application = self.rule()
+        return grad if application is None else self.apply(application, grad)
+
+    def rule(self) -> Application | None:
+        """Return the rule that acts on the gradient that has come."""
+        return self.rule_in(frame_for(self.forwards)) or self.rule_in(CURRENT.get())
 
     def rule_in(self, frame: Frame) -> Application | None:
         """Return a frame's rule, if it acts through hooks of this kind."""
-        return frame.params if frame.hooks_params or not self.by_itself else None
+        return frame.params if frame.hooks_params or self.asked is not None else None
+
+    def apply(self, application: Application, grad: Tensor) -> Tensor:
+        """Apply a rule to a gradient, which may be sparse or scaled."""
+        scaler = None if self.asked is None else self.asked.unscale
+        if scaler is not None:
+            return apply_unscaled(application, grad, self.name, scaler)
+        if any(each.is_half for each in self.forwards):
+            warn_of_scaled(application)
+        return apply_to_gradient(application, grad, self.name)
+
+    def go_by(self, forwards: Forwards) -> None:
+        """Follow the forwards of one more module."""
+        if forwards not in self.forwards:
+            self.forwards.append(forwards)
+            forwards.hooks.add(self)
 
     def remove(self) -> None:
         """Take the hook off."""
@@ -121,97 +180,134 @@ class ParamHook:
     def _forget(self, _: Any = None) -> None:
         if _hooks.get(self._identity) is self:  # else the identity is that of a later parameter
             del _hooks[self._identity]
-        self.forwards.hooks.discard(self)
-        if not self.forwards.hooks:
-            self.forwards.remove()
+        for forwards in self.forwards:
+            forwards.hooks.discard(self)
+            if not forwards.hooks and not forwards.renewals:
+                forwards.remove()
 
 
-class LastForward:
-    """The frame at a module's last forward that records gradients."""
+class ShardedHook(ParamHook):
+    """The hook on a parameter of `fully_shard`: it acts on the reduced gradient, which autograd never sees."""
 
-    def __init__(self) -> None:
-        self.frame = EMPTY
-        self.hooks: set[ParamHook] = set()
-        self._handles: list[Any] = []
+    def register(self, parameter: Tensor) -> Any:
+        """Let `fully_shard` call this when it has added to the gradient."""
+        self._left = nothing if parameter.grad is None else weakref.ref(parameter.grad)
+        return parameter.register_post_accumulate_grad_hook(self)
 
-    def watch(self, module: nn.Module) -> None:
-        """Note the frame at each forward of a module from now on."""
-        self._handles.append(module.register_forward_pre_hook(self))
-
-    @torch._dynamo.disable
-    def __call__(self, module: nn.Module, inputs: Any) -> None:
-        self.note()
-
-    def note(self) -> None:
-        """Note the frame in force."""
-        note_regions()
-        if torch.is_grad_enabled():  # an evaluation before backward does not count
-            self.frame = CURRENT.get()
-
-    def remove(self) -> None:
-        """Note no forward any more."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self.frame = EMPTY
-
-    def __deepcopy__(self, memo: Any) -> LastForward:
-        return LastForward()  # what is copied is a module's own hooks, and no parameter's
-
-    def __reduce__(self) -> Any:
-        return LastForward, ()
+    def __call__(self, parameter: Tensor) -> None:
+        application = self.rule()
+        if application is not None and parameter.grad is self._left():
+            raise GradientError(
+                f"rule {application.spec.family.rule.name!r} cannot act on parameter {self.name!r} of "
+                f"fully_shard: its gradient was added to one that was there before. Call "
+                f"optimizer.zero_grad(set_to_none=True) before backward or, to accumulate gradients, "
+                f"apply the rule to their sum: xg.apply_to_gradients(grads, rule) before optimizer.step()"
+            )
+        if application is not None:
+            parameter.grad = self.apply(application, parameter.grad)
+        self._left = weakref.ref(parameter.grad)
 
 
-_lock = threading.RLock()
+def nothing() -> None:
+    """Stand for a gradient that is not there."""
+
+
+def warn_of_scaled(application: Application) -> None:
+    """Say that gradients under autocast to float16 are a GradScaler's, as long as nobody has said whose."""
+    warnings.warn(
+        f"rule {application.spec.family.rule.name!r} acts on parameters' gradients of a forward under "
+        f"autocast to float16, which a GradScaler scales: pass it as "
+        f"multigrad.hook.attach_param_hooks(model, unscale=scaler), or call xg.apply_to_gradients after "
+        f"scaler.unscale_(optimizer)",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+_lock = make_lock()
 _hooks: dict[int, ParamHook] = {}  # by the parameter's identity: parameters compare elementwise
-_forwards: weakref.WeakKeyDictionary[nn.Module, LastForward] = weakref.WeakKeyDictionary()
-# The handles of `note_inside`, by compiled module.
-_compiled: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
-def hook_module(module: nn.Module, by_itself: bool) -> list[ParamHook]:
-    """Hook a module's own trainable parameters that are not hooked yet, and return their hooks.
-
-    A hook that attached by itself gives way to one that was asked for.
-    """
-    made = []
-    for parameter in own_parameters(module):
-        known = find_hook(parameter)
-        if known is not None and (by_itself or not known.by_itself):
-            continue
-        with _lock:
-            if known is not None:
-                known.remove()
-            elif find_hook(parameter) is not None:  # another thread was faster
-                continue
-            made.append(ParamHook(parameter, forwards_of(module), by_itself))
-    return made
-
-
-def own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield a module's own trainable parameters, also those in lists and dicts, where Keras's layers have them."""
-    for parameter in module._parameters.values():
-        # Not what functional_call or a data-parallel replica puts in the place of parameters.
-        if isinstance(parameter, nn.Parameter) and parameter.requires_grad and parameter.is_leaf:
-            yield parameter
-    for child in module._modules.values():
-        if isinstance(child, HOLDERS):
-            yield from own_parameters(child)
-
-
-def find_hook(parameter: nn.Parameter) -> ParamHook | None:
+def find_hook(parameter: Tensor) -> ParamHook | None:
     """Return the hook on a parameter."""
     hook = _hooks.get(id(parameter))
     return hook if hook is not None and hook.parameter() is parameter else None
 
 
-def forwards_of(module: nn.Module) -> LastForward:
-    """Return what notes a module's forwards."""
-    forwards = _forwards.get(module)
-    if forwards is None or not forwards.hooks:
-        forwards = _forwards[module] = LastForward()
-        forwards.watch(module)
-    return forwards
+# --- the parameters of a module --------------------------------------------------------------------------------
+
+
+def hook_tree(root: nn.Module, asked: ParamHooks | None) -> list[ParamHook]:
+    """Hook the trainable parameters of a module and of all below it, and return the new hooks.
+
+    A hook that attached by itself gives way to one that was asked for.
+    """
+    made: list[ParamHook] = []
+    _hook_below(root, (), asked, sharded.owners(), made)
+    return made
+
+
+def _hook_below(
+    module: nn.Module,
+    around: tuple[nn.Module, ...],
+    asked: ParamHooks | None,
+    owners: dict[int, Tensor],
+    made: list[ParamHook],
+) -> None:
+    sharded.refuse(module)
+    chain = (module, *around)
+    for name, parameter in own_parameters(module):
+        owner = owners.get(id(parameter))
+        kind = ParamHook if owner is None else ShardedHook
+        parameter = parameter if owner is None else owner
+        hook = find_hook(parameter)
+        if hook is None or (asked is not None and hook.asked is None):
+            with _lock:
+                known = find_hook(parameter)
+                if known is not hook and known is not None:  # another thread was faster
+                    continue
+                if hook is not None:
+                    hook.remove()
+                hook = kind(parameter, f"{type(module).__name__}.{name}", asked)
+                made.append(hook)
+        for each in chain:
+            hook.go_by(forwards_of(each))
+    for child in module._modules.values():
+        if child is not None and not isinstance(child, HOLDERS) and child not in around:
+            _hook_below(child, chain, asked, owners, made)
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield a module's own trainable parameters, also those in lists and dicts, where Keras's layers have them.
+
+    Raises:
+        GradientError: torch.func takes the gradient of what stands for one: it calls no hooks.
+    """
+    in_transform = torch._C._are_functorch_transforms_active()
+    for name, parameter in module._parameters.items():
+        if parameter is None or is_lazy(parameter):
+            continue
+        if in_transform and torch._C._functorch.is_functorch_wrapped_tensor(parameter):
+            refuse_transformed(module, name, parameter)
+        # Not what a data-parallel replica puts in the place of parameters.
+        elif parameter.requires_grad and parameter.is_leaf:
+            yield name, parameter
+    for name, child in module._modules.items():
+        if isinstance(child, HOLDERS):
+            yield from ((f"{name}.{inner}", each) for inner, each in own_parameters(child))
+
+
+def refuse_transformed(module: nn.Module, name: str, value: Tensor) -> None:
+    """Raise where a transform differentiates with respect to what stands for a parameter."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(value):
+        if functorch.is_gradtrackingtensor(value):
+            raise GradientError(
+                f"the rule of scope 'params' cannot act on {type(module).__name__}.{name}: torch.func "
+                f"differentiates what stands for it, and calls no hooks. Apply the rule to the gradients: "
+                f"xg.apply_to_gradients(grads, rule), outside of this `use` or under scope='activations'"
+            )
+        value = functorch.get_unwrapped(value)
 
 
 # --- hooks that attach by themselves -----------------------------------------------------------------------
@@ -223,7 +319,17 @@ class _Active:
     """How many `use` that name the scope "params" are entered now, on all threads."""
 
     number = 0
-    handle: Any = None
+    handles: tuple[Any, ...] = ()
+
+
+class _Outermost(threading.local):
+    """The outermost module that is called now on this thread, and all below it."""
+
+    module: Any = None
+    below: Any = frozenset()
+
+
+_OUTERMOST = _Outermost()
 
 
 @contextmanager
@@ -232,7 +338,10 @@ def hook_params() -> Iterator[None]:
     with _lock:
         if _Active.number == 0:
             expect_compiled_modules()
-            _Active.handle = register_module_forward_pre_hook(attach_at_forward)
+            _Active.handles = (
+                register_module_forward_pre_hook(attach_at_forward),
+                register_module_forward_hook(attach_after_forward, always_call=True),
+            )
         _Active.number += 1
     try:
         yield
@@ -240,7 +349,8 @@ def hook_params() -> Iterator[None]:
         with _lock:
             _Active.number -= 1
             if _Active.number == 0:
-                _Active.handle.remove()
+                for handle in _Active.handles:
+                    handle.remove()
 
 
 def expect_compiled_modules() -> None:
@@ -253,24 +363,22 @@ def expect_compiled_modules() -> None:
 
 @torch._dynamo.disable
 def attach_at_forward(module: nn.Module, inputs: Any) -> None:
-    """Hook a module's own parameters before its forward, where the frame says so."""
-    if not CURRENT.get().hooks_params or torch._C._are_functorch_transforms_active():
+    """Hook all parameters below the outermost module before its forward, where the frame says so."""
+    if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
         return
-    if isinstance(module, OptimizedModule):
-        for inner in module.modules():
-            hook_module(inner, by_itself=True)
-        if module not in _compiled:
-            _compiled[module] = module.register_forward_pre_hook(note_inside)
-            note_inside(module, inputs)
-    else:
-        made = hook_module(module, by_itself=True)
-        if made:  # too late for the module to call its new hook in this forward
-            made[0].forwards.note()
+    hook_tree(module, None)
+    forwards = forwards_of(module)
+    forwards.mark(module)
+    forwards.note()  # too late for the module to call its new hook in this forward
+    _OUTERMOST.module = weakref.ref(module)
+    _OUTERMOST.below = weakref.WeakSet(module.modules())
 
 
-def note_inside(module: nn.Module, inputs: Any) -> None:
-    """Note a forward of all modules in a compiled one: code that was made before their hooks does not call them."""
-    for inner in module.modules():
-        forwards = _forwards.get(inner)
-        if forwards is not None and forwards.hooks:
-            forwards.note()
+@torch._dynamo.disable
+def attach_after_forward(module: nn.Module, inputs: Any, outputs: Any) -> None:
+    """Hook what the forward of the outermost module has made; it gave None where it has failed."""
+    if _OUTERMOST.module is None or _OUTERMOST.module() is not module:
+        return
+    _OUTERMOST.module, _OUTERMOST.below = None, frozenset()
+    if outputs is not None and CURRENT.get().hooks_params:
+        hook_tree(module, None)

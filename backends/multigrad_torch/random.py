@@ -7,6 +7,8 @@ the same functions as opaque operators, `torch.ops.multigrad.*`, and draws the s
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -37,6 +39,8 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     core.check_dtype(dtype_name(x.dtype))
     if torch.compiler.is_compiling():
         return uniform_op(key_words(key), x.shape, x.dtype, x.device)
+    if type(x) is not torch.Tensor:
+        return draw_for_class(draw_uniform, key, x)
     return draw_uniform(key, x.shape, x.dtype, x.device)
 
 
@@ -45,7 +49,36 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     core.check_dtype(dtype_name(x.dtype))
     if torch.compiler.is_compiling():
         return normal_op(key_words(key), x.shape, x.dtype, x.device)
+    if type(x) is not torch.Tensor:
+        return draw_for_class(draw_normal, key, x)
     return draw_normal(key, x.shape, x.dtype, x.device)
+
+
+def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
+    """Draw for a tensor of another class: a jagged one draws for its values, a distributed one its part of the whole."""
+    tensors = sys.modules.get("torch.distributed.tensor")
+    if tensors is not None and isinstance(x, tensors.DTensor):
+        return draw_part(draw, key, x)
+    if x.layout is not torch.jagged:
+        return draw(key, x.shape, x.dtype, x.device)
+    values = x.values()
+    drawn = draw(key, values.shape, values.dtype, values.device)
+    return torch.nested.nested_tensor_from_jagged(drawn, x.offsets(), x.lengths(), x._ragged_idx)
+
+
+def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
+    """Draw for a DTensor what one process would: all draw the whole from one key, and keep their part."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = x.device_mesh
+    everywhere = [Replicate()] * mesh.ndim
+    if mesh.size() > 1:  # a key from torch's own generator differs between processes
+        words = DTensor.from_local(key_words(key).to(x.device), mesh, everywhere, run_check=True)
+        key = words.to_local()
+    whole = draw(key, x.shape, x.dtype, x.device)
+    drawn = DTensor.from_local(whole, mesh, everywhere, run_check=False)
+    placements = [Replicate() if each.is_partial() else each for each in x.placements]
+    return drawn.redistribute(mesh, placements)
 
 
 def draw_key() -> Tensor:
@@ -72,7 +105,17 @@ def key_pair(key: Tensor) -> Tensor:
     return key.to(torch.int64) & core.WORD_MASK
 
 
+class Drawn(threading.local):
+    """How many keys this thread has drawn from torch's own generator."""
+
+    number = 0
+
+
+DRAWN = Drawn()
+
+
 def draw_words() -> Tensor:
+    DRAWN.number += 1
     return torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device="cpu")
 
 

@@ -16,14 +16,16 @@ from ..errors import TraceError
 from ..family import Family
 from ..forwards import Forward
 from ..functions.arguments import unwrap
+from ..identity import items_key
 from ..ir.record import NeedFact
 from ..ir.types import dtype_name
 from ..lowering.backend import Backend, backend_of, load_backend
-from ..lowering.entries import build_once, draw, find_entry, gather_facts, run_as_it_is
+from ..lowering.entries import MOST_ENTRIES, draw, find_entry, gather_facts, run_as_it_is
 from ..lowering.input_checks import check_float, check_values, find_lacking, refuse_lacking
 from ..lowering.lower import lower_family, lower_pair
 from ..lowering.straight import Straight, straighten
 from ..pair import GraphPair
+from ..threads import build_once
 from .foreign import Foreign, as_key, cross
 
 Tensor = Any
@@ -98,13 +100,13 @@ def find_straight(
         return None, {}
     while True:
         facts = gather_facts(family, x, values)
-        key = ("straight", guest.name, forward.name, tuple(facts.items()))
+        key = ("straight", guest.name, forward.name, items_key(facts))
         found = family.entries.get(key)
         if found is not None:
             return found
         try:
             build = functools.partial(_build_straight, family, guest, forward, facts)
-            return build_once(family, key, build)
+            return build_once(family.entries, key, build, MOST_ENTRIES)
         except NeedFact:
             continue  # family.facts has grown: look again
 
@@ -113,7 +115,7 @@ def _build_straight(
     family: Family, guest: Backend, forward: Forward, facts: dict[str, Any]
 ) -> Known:
     if not family.facts <= facts.keys():  # another thread's capture has found that more is needed
-        raise NeedFact(*family.facts)
+        raise NeedFact(*family.facts, noted=False)
     try:
         straight = lower_family(family, straighten(guest), forward, facts).native
     except TraceError as error:

@@ -6,7 +6,6 @@ written for one framework alone is of use in the others.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -21,12 +20,13 @@ from ..lowering.backend import Backend, load_backend
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_pair
 from ..lowering.straight import Straight, straighten
+from ..threads import build_once, make_lock
 from ..trees import optree
 from .foreign import Foreign, as_key, cross
 
 Tensor = Any
 MOST_PROBED = 256
-_lock = threading.RLock()
+_lock = make_lock()
 # What was found out about outputs by trying, of Functions that run as they are.
 _probed: weakref.WeakKeyDictionary[Function, dict[Any, dict[Any, Any]]] = (
     weakref.WeakKeyDictionary()
@@ -84,17 +84,14 @@ def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> V
 
 def find_straight(function: Function, variant: Variant, guest: Backend) -> Straight:
     """Return a captured form as the guest runs it, lowered once."""
-    key = f"straight {guest.name}"
-    with _lock:
-        found = variant.lowered.get(key)
-        if found is None:
-            pair = variant.pair
-            lacking = find_lacking(
-                f"function {function.name!r}", guest, pair.forward, pair.backward
-            )
-            found = lower_pair(pair, straighten(guest)).native, lacking
-            variant.lowered[key] = found
-    straight, lacking = found
+    pair = variant.pair
+
+    def lower() -> tuple[Straight, dict[str, str]]:
+        graphs = pair.forward, pair.backward
+        lacking = find_lacking(f"function {function.name!r}", guest, *graphs)
+        return lower_pair(pair, straighten(guest)).native, lacking
+
+    straight, lacking = build_once(variant.lowered, f"straight {guest.name}", lower)
     refuse_lacking(lacking, variant.layout.dtype or "")
     return straight
 

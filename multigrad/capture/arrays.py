@@ -12,6 +12,7 @@ import numpy as np
 
 from ..ir import neutral
 from ..ir.record import Value, cast
+from .dialect import library_for
 from .symbols import SymbolicShape
 
 Tensor = Any
@@ -42,9 +43,10 @@ ADVICE = "Take .values, or a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k, 
 
 def is_torch(x: Tensor, name: str) -> bool:
     """Return whether a method means what it means in torch, where it means something else in NumPy."""
-    if not x.trace.dialect:
+    library = library_for(x.trace, name)
+    if not library:
         raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
-    return x.trace.dialect == "torch"
+    return library == "torch"
 
 
 def axis_given(dim: Any, axis: Any) -> Any:
@@ -205,15 +207,20 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
-    return neutral.take(x, index, dim)
+    return at(x, dim, index)
 
 
 def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     """Return the stretch from start to stop along an axis."""
+    return at(x, axis, slice(start, stop))
+
+
+def at(x: Tensor, axis: int, item: Any) -> Tensor:
+    """Return what an index of one axis gives: a view."""
     whole = slice(None)
     if axis < 0:
-        return neutral.getitem(x, (..., slice(start, stop), *(whole,) * (-axis - 1)))
-    return neutral.getitem(x, (*(whole,) * axis, slice(start, stop)))
+        return neutral.getitem(x, (..., item, *(whole,) * (-axis - 1)))
+    return neutral.getitem(x, (*(whole,) * axis, item))
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
@@ -339,6 +346,11 @@ def np_dot(a: Tensor, b: Tensor) -> Tensor:
     return neutral.matmul(a, b)
 
 
+def np_outer(a: Tensor, b: Tensor) -> Tensor:
+    """NumPy's takes tensors of any rank, made flat."""
+    return neutral.outer(neutral.reshape(a, -1), neutral.reshape(b, -1))
+
+
 def np_einsum(subscripts: str, *arrays: Tensor, optimize: Any = False) -> Tensor:
     return neutral.einsum(subscripts, *arrays)
 
@@ -352,7 +364,7 @@ FUNCTIONS: dict[Any, Handler] = {
     np.count_nonzero: np_count_nonzero, np.cumprod: np_cumprod, np.cumsum: np_cumsum,
     np.dot: np_dot, np.einsum: np_einsum, np.flip: neutral.flip, np.linalg.norm: np_norm,
     np.matmul: neutral.matmul, np.median: np_median, np.moveaxis: neutral.moveaxis,
-    np.outer: neutral.outer, np.pad: np_pad, np.percentile: np_percentile, np.prod: np_prod,
+    np.outer: np_outer, np.pad: np_pad, np.percentile: np_percentile, np.prod: np_prod,
     np.quantile: np_quantile, np.ravel: np_ravel, np.repeat: neutral.repeat,
     np.reshape: np_reshape, np.roll: neutral.roll, np.sort: np_sort, np.squeeze: np_squeeze,
     np.stack: np_stack, np.swapaxes: neutral.swapaxes, np.take: np_take,

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 from ..errors import GradientError, MultigradError, TraceError
-from ..ir import ops
+from ..ir import ops, questions
+from ..ir.calls import drop_calls
 from ..ir.graph import Graph, Location, Node
 from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant
 from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, ROW, UNKNOWN, T
 from . import numpy as _numpy_dialect
-from .dialect import describe_routes, dialect_of, find_dialect, load_dialects
+from .dialect import (
+    describe_routes,
+    find_dialect,
+    intercepting,
+    load_dialects,
+    readings_of,
+    require_dialect,
+)
 from .substitute import plain_function, substitute
 from .tracer import V
+from .witness import Witness
 
-__all__ = ["capture", "run_function"]
+__all__ = ["capture", "run_function", "run_written_in"]
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
@@ -54,12 +66,19 @@ def capture(
 
     in_use()  # a framework imported by now has its dialect registered
     load_dialects()
-    trace = Trace(name, facts, V)
+
+    def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
+        trace = Trace(name, facts, V)
+        with intercepting():
+            return trace, _record(trace, run, has_tin, runtime, static)
+
     try:
-        graph = _record(trace, run, has_tin, runtime, static)
-        if has_number_from_elsewhere((graph,), trace, static):
-            again = _record(Trace(name, trace.facts, V), run, has_tin, runtime, static)
-            if again.outputs != graph.outputs:
+        trace, graph = record(facts)
+        if trace.witness.moved or has_number_from_elsewhere((graph,), trace, static):
+            again, other = record(trace.facts)
+            # Another thread may have drawn, once.
+            differs = drop_calls(other).outputs != drop_calls(graph).outputs
+            if differs or (trace.witness.moved and again.witness.moved):
                 raise TraceError(
                     f"rule {name!r} gives another graph each time: it draws a number, or reads one "
                     f"that changes. Draw with xp.rand_like(grad_out), or make the number a param"
@@ -79,6 +98,15 @@ def _record(
     trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
 ) -> Graph:
     """Run the rule once."""
+    trace.witness = Witness(trace)
+    graph = _run(trace, run, has_tin, runtime, static)
+    trace.witness.check_left()
+    return graph
+
+
+def _run(
+    trace: Trace, run: Run, has_tin: bool, runtime: tuple[str, ...], static: Mapping[str, Any]
+) -> Graph:
     facts = trace.facts
     grad_out = trace.input("grad_out", INPUT)
     tin = trace.input("tin", INPUT) if has_tin else None
@@ -88,7 +116,8 @@ def _record(
         if f"param:{param}" in facts:
             scalars[param] = trace.value(constant(facts[f"param:{param}"]))
     try:
-        result = run(trace, grad_out, tin, {**static, **scalars})
+        with trace.witness, questions.asking():
+            result = run(trace, grad_out, tin, {**static, **scalars})
     except (NeedFact, MultigradError):
         raise
     except Exception as error:
@@ -189,16 +218,36 @@ def _describe(shape: Any) -> str:
     return f"tin's shape {kept} {'all axes' if axis is None else f'axis {axis}'}"
 
 
+def catches_errors(code: CodeType) -> bool:
+    """Return whether a function catches what is raised in it."""
+    if "suppress" in code.co_names:
+        return True
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
+    is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
+    return is_bare or "CHECK_EXC_MATCH" in names
+
+
 def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
     """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
 
     What substitution cannot see through may be imported in the way that the function's dialect offers.
     """
+    return run_written_in("", function, trace, *args, **kwargs)
+
+
+def run_written_in(
+    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Do the same for a function that is known to be written in a library; "": the code tells."""
     plain = plain_function(function)
-    before, trace.dialect = trace.dialect, dialect_of(plain) if plain else ""
+    if library:
+        require_dialect(library)
+    before = trace.dialect, trace.readings
+    trace.readings = (library,) if library else readings_of(plain) if plain else ()
+    trace.dialect = next(iter(trace.readings), "")
     if trace.dialect:
         trace.routes.setdefault(trace.dialect, "")
-    draws, routes = trace.draws, dict(trace.routes)
+    draws, routes, asked = trace.draws, dict(trace.routes), questions.count()
     dialect = find_dialect(trace.dialect)
     # Constants meet through operators too, while a compiler may be reading along.
     compute = dialect.at_once if dialect is not None and dialect.at_once else nullcontext
@@ -211,11 +260,18 @@ def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kw
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
         if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
             raise
+        if any(map(catches_errors, trace.codes)):  # of the import's own too, unseen
+            raise
+        questions.forget(asked)
         try:
             result = dialect.import_function(function, trace, args, kwargs)
         except TraceError:
+            questions.forget(asked)
+            if isinstance(error, TraceError):
+                questions.note(error)
             raise error from None  # of the two, the one that names the user's line
         trace.routes = {**routes, trace.dialect: dialect.import_route}
         return result
     finally:
-        trace.dialect = before
+        trace.latest = trace.readings
+        trace.dialect, trace.readings = before

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..ir import neutral
-from ..ir.record import Value, cast, dtype_name
+from ..ir.record import Value, cast, copy_of, dtype_name
 from ..ir.types import BOOL, T
 from .symbols import SymbolicDType, SymbolicShape
 
@@ -51,7 +51,7 @@ def _convert(
             return function(obj)
         return function(obj, *args, **kwargs)
     result = obj if dtype is None else cast(obj, dtype)
-    return result.trace.value(result.node) if is_copy else result
+    return copy_of(result) if kwargs.get("copy", is_copy) else result
 
 
 def _create(

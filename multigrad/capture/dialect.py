@@ -6,22 +6,22 @@ divides by n - 1, `np.std` by n). A backend contributes its framework's table; N
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 import re
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import TraceError
+from ..errors import RuleTypeError, RuleValueError, TraceError, suggest
 from ..ir.record import Trace, Value
+from .libraries import add_library, is_library_file
 
 Handler = Callable[..., Any]
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-SCALAR_CLASSES: Mapping[str, type] = {"float": float, "int": int, "bool": bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,20 @@ class Dialect:
         shown: how people write the library's name.
         wrappers: classes of objects that a decorator of the library's makes of a function and that compute just
             what it does, and the attribute that holds it.
-        find_function: optional; what stands in for a custom gradient of the library's own (a class, a decorated
-            function) so that derivatives pass by its backward; None for any other value.
+        keeps: optional; whether a class or a function stays as it is in captured code, as its calls with symbolic
+            values are intercepted.
         paired: those of the wrappers whose function returns a value and its gradient function.
         own_gradients: those of the wrappers whose function has a gradient of its own, and what makes a function
-            for symbolic values of one, through which derivatives pass by that gradient.
+            for symbolic values of one, through which derivatives pass by that gradient; None: they need not.
+        interceptions: what makes calls of the library's custom gradients with symbolic values come to us, wherever
+            they are called from; entered while something is captured.
+        shape_class: what `x.shape` is, and is an instance of.
+        runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
+        one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
+        scalars: classes of what stands in place of a tensor without axes in the library's own results.
+        generators: its global generators of random numbers: objects with `get_state` and `set_state`.
+        refusals: optional; why a symbol does not answer an attribute that its tensors have, by name. With it,
+            what its tensor class lacks is an AttributeError.
     """
 
     aliases: Mapping[Any, Handler]
@@ -76,16 +85,25 @@ class Dialect:
     own_gradients: Mapping[type, Callable[[Any], Callable[..., Any] | None]] = field(
         default_factory=dict
     )
-    find_function: Callable[[Any], Any] | None = None
+    keeps: Callable[[Any], bool] | None = None
+    interceptions: tuple[AbstractContextManager[Any], ...] = ()
+    runs_on: Callable[[], str] | None = None
+    shape_class: type = tuple
+    one_class: bool = False
+    scalars: tuple[type, ...] = ()
+    generators: Callable[[], Iterable[Any]] | None = None
+    refusals: Callable[[str], str | None] | None = None
 
 
 GROUP = "multigrad.dialects"
+XP = "xp"  # what authors call our own
 _dialects: dict[str, Dialect] = {}
 
 
 def register_dialect(name: str, dialect: Dialect) -> None:
     """Add a dialect under its library's import name."""
     _dialects[name] = dialect
+    add_library(name)
 
 
 def find_dialect(name: str) -> Dialect | None:
@@ -96,6 +114,16 @@ def find_dialect(name: str) -> Dialect | None:
 def registered_dialects() -> dict[str, Dialect]:
     """Return the dialects registered so far, by name."""
     return _dialects
+
+
+@contextmanager
+def intercepting() -> Iterator[None]:
+    """Let the custom gradients of all libraries come to us where they are called with symbolic values."""
+    with ExitStack() as stack:
+        for dialect in tuple(_dialects.values()):
+            for interception in dialect.interceptions:
+                stack.enter_context(interception)
+        yield
 
 
 def load_dialects() -> None:
@@ -117,22 +145,6 @@ def entry_points() -> Mapping[str, Any]:
 
 
 _unreadable: set[str] = set()
-
-
-def is_instance(value: Any, classes: Any) -> bool:
-    """The builtin `isinstance`, for which a symbolic value is a number or a tensor of the rule's library."""
-    if not isinstance(value, Value):
-        return isinstance(value, classes)
-    type_, own = value.node.type, value.trace.dialect
-    if type_.kind == "scalar":
-        return issubclass(SCALAR_CLASSES[type_.dtype], classes)
-    if own in _dialects:
-        return issubclass(_dialects[own].tensor, classes)
-    if own in ("", __name__.partition(".")[0]):
-        return any(issubclass(dialect.tensor, classes) for dialect in _dialects.values())
-    raise value.trace.error(
-        "asks for the class of a tensor. Write it with xg.xp, for all libraries"
-    )
 
 
 def record_call(
@@ -173,14 +185,15 @@ def record_call(
             f"lets {shown} write into a {type(target).__name__} that the rule did not get "
             f"or make. Use the function's result"
         )
-    before, trace.dialect = trace.dialect, dialect
+    before = trace.dialect, trace.readings
+    trace.dialect, trace.readings = dialect, (dialect,)
     try:
         result = handler(*args, **kwargs)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     finally:
-        trace.dialect = before
+        trace.dialect, trace.readings = before
 
 
 def describe_routes(trace: Trace) -> str:
@@ -238,20 +251,97 @@ def _find_trace(values: tuple[Any, ...]) -> Trace:
 
 
 def dialect_of(function: types.FunctionType) -> str:
-    """Return the import name of the array library that a function is written in, or "".
+    """Return the import name of the array library that a function is written in, or ""; the likeliest of several."""
+    return next(iter(readings_of(function)), "")
 
-    What the function mentions decides, then what its module imports; a framework before NumPy, whose
-    constants are used beside all of them, and NumPy before `xg.xp`.
+
+def readings_of(function: types.FunctionType) -> tuple[str, ...]:
+    """Return the libraries that a function may be written in, the likeliest first; one where the code tells.
+
+    What the function mentions decides, then what its module imports. NumPy's constants are used beside all of them, so
+    that it decides only where no framework is about; `xg.xp` decides where it is mentioned without one.
     """
-    roots = list(_roots(function, set()))
     own = __name__.partition(".")[0]
-    known = [root for root in roots if root in _dialects]
-    others = [root for root in roots if root not in _dialects and root != own]
-    around = [root for root in _packages(function.__globals__.values()) if root in _dialects]
-    for found in (known, others, [root for root in roots if root == own], around):
-        if found:
-            return next((root for root in found if root != "numpy"), "numpy")
-    return ""
+    roots = tuple(dict.fromkeys(_roots(function, set())))
+    around = dict.fromkeys(_packages(function.__globals__.values()))
+    known = tuple(root for root in roots if root in _dialects and root != "numpy")
+    frameworks = tuple(root for root in around if root in _dialects and root != "numpy")
+    if known:
+        return known
+    if "numpy" in roots and not (frameworks and _reads_constants_only(function)):
+        return ("numpy", *frameworks)
+    if own in roots:
+        return (own,)
+    others = tuple(root for root in roots if root not in _dialects)
+    if frameworks:
+        return frameworks
+    return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
+
+
+def _reads_constants_only(function: types.FunctionType) -> bool:
+    """Return whether all that a function takes from NumPy are numbers and classes: `np.pi`, `np.float32`."""
+    taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
+    for code in nested_codes(function.__code__):
+        rows = list(dis.get_instructions(code))
+        for row, following in itertools.pairwise(rows):
+            module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
+            if isinstance(module, types.ModuleType) and _root_of(module) == "numpy":
+                taken.append(getattr(module, str(following.argval), None))
+    return not any(
+        callable(v) and not isinstance(v, type) and _root_of(v) == "numpy" for v in taken
+    )
+
+
+def library_for(trace: Trace, method: str) -> str:
+    """Return the library whose methods a tensor has, where they mean another thing in another library.
+
+    Raises:
+        RuleValueError: the code may be written in several.
+    """
+    if len(trace.readings) > 1:
+        where = trace.location()
+        names = " and ".join(trace.readings)
+        raise RuleValueError(
+            f"{trace.kind} {trace.name!r}{f' ({where})' if where else ''} uses .{method}, which differs "
+            f"between the libraries that its file imports ({names}). Say which it means: "
+            f"dialect={trace.readings[-1 if trace.readings[0] == 'numpy' else 0]!r}"
+        )
+    return trace.dialect
+
+
+def check_dialect(name: Any) -> str:
+    """Return the import name of the library that an author names, "" for None.
+
+    Raises:
+        RuleTypeError: no dialect has that name.
+    """
+    from ..lowering.backend import entry_points as find_backends
+
+    if name is None:
+        return ""
+    known = sorted({*_dialects, *entry_points(), *find_backends(), XP})
+    if name not in known:
+        raise RuleTypeError(
+            f"no dialect named {name!r}{suggest(name, known)} (dialects: {', '.join(known)})"
+        )
+    return __name__.partition(".")[0] if name == XP else str(name)
+
+
+def require_dialect(name: str) -> None:
+    """Register the dialect that an author names, importing its library.
+
+    Raises:
+        BackendNotFound: that is not installed.
+    """
+    from ..lowering.backend import entry_points as find_backends
+    from ..lowering.backend import load_backend
+
+    if name in _dialects or name == __name__.partition(".")[0]:
+        return
+    if name in find_backends():
+        load_backend(name)
+    else:
+        entry_points()[name].load()
 
 
 def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
@@ -280,10 +370,16 @@ def _packages(values: Iterable[Any]) -> Iterator[str]:
     """Yield the libraries of modules, and of what is imported from a dialect's."""
     for value in list(values):
         is_module = isinstance(value, types.ModuleType)
-        home = value.__name__ if is_module else getattr(value, "__module__", None)
-        root = home.partition(".")[0] if isinstance(home, str) else ""
+        root = _root_of(value)
         if root in _dialects or (is_module and _is_library(value)):
             yield root
+
+
+def _root_of(value: Any) -> str:
+    """Return the top-level package that a module is of, or that a value comes from."""
+    is_module = isinstance(value, types.ModuleType)
+    home = value.__name__ if is_module else getattr(value, "__module__", None)
+    return home.partition(".")[0] if isinstance(home, str) else ""
 
 
 def _is_library(module: types.ModuleType) -> bool:
@@ -294,11 +390,6 @@ def _is_library(module: types.ModuleType) -> bool:
     return root not in sys.stdlib_module_names and is_library_file(
         getattr(module, "__file__", None)
     )
-
-
-def is_library_file(file: str | None) -> bool:
-    """Return whether a source file is not the user's."""
-    return file is None or file.startswith((*LIBRARIES, "<"))
 
 
 def mentioned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

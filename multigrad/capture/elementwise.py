@@ -5,6 +5,7 @@ SciPy's are known once the rule's author has imported `scipy.special`; nothing h
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,11 @@ Handler = Callable[..., Any]
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """torch limits x to [eps, 1 - eps] first, where eps is given."""
     return neutral.logit(x if eps is None else neutral.clip(x, eps, 1.0 - eps))
+
+
+def gammaln(x: Tensor) -> Tensor:
+    """SciPy's is -inf at -inf, where C's is inf."""
+    return neutral.where(neutral.equal(x, -math.inf), -math.inf, neutral.lgamma(x))
 
 
 def polygamma(x: Tensor, n: int) -> Tensor:
@@ -71,7 +77,7 @@ UFUNCS: dict[Any, Handler] = {
 SCIPY: dict[str, Handler] = {
     "cbrt": neutral.cbrt, "erf": neutral.erf, "erfc": neutral.erfc, "erfinv": neutral.erfinv,
     "exp2": neutral.exp2, "expit": neutral.sigmoid, "expm1": neutral.expm1,
-    "gammaln": neutral.lgamma, "log1p": neutral.log1p, "log_expit": neutral.log_sigmoid,
+    "gammaln": gammaln, "log1p": neutral.log1p, "log_expit": neutral.log_sigmoid,
     "log_ndtr": neutral.log_ndtr, "logit": neutral.logit, "ndtr": neutral.ndtr,
     "ndtri": neutral.ndtri, "psi": neutral.digamma, "xlog1py": neutral.xlog1py,
     "xlogy": neutral.xlogy,

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..ir import neutral
 from ..ir.record import Value, lift
-from ..ir.types import BOOL, ROW, T
+from ..ir.types import BOOL, ROW, UNKNOWN, T
+from .index_arrays import holds_array, put_at, take_at
 
 Tensor = Any
 
@@ -23,9 +24,7 @@ def picked(x: Value, index: Any) -> Any:
     if axis is not None:
         return neutral.expand_dims(x, axis)
     try:
-        if isinstance(index, list) or getattr(index, "ndim", 0) == 1:
-            return neutral.take(x, index, axis=0)
-        return neutral.getitem(x, index)
+        return take_at(x, index) if holds_array(index) else neutral.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"indexes a tensor in a way not captured: {error}") from error
 
@@ -34,7 +33,7 @@ def assigned(x: Value, index: Any, value: Any) -> Value:
     """Return x with a value at an index."""
     if isinstance(value, Picked):
         if is_mask(index) and value.mask.node is index.node:
-            return neutral.where(index, value.whole, x)
+            return neutral.where(_over_axes(index, x), value.whole, x)
         raise x.trace.error(
             "assigns what one mask picks to another place. Use xp.where(condition, value, tensor)"
         )
@@ -44,10 +43,34 @@ def assigned(x: Value, index: Any, value: Any) -> Value:
     if is_whole(index):
         return neutral.full_like(x, value) if single else value
     if is_mask(index) and single:
-        return neutral.where(index, value, x)
-    if is_mask(index) or isinstance(index, list) or hasattr(index, "dtype"):
+        return neutral.where(_over_axes(index, x), value, x)
+    if is_mask(index):
         raise x.trace.error("assigns to a part of a tensor. Use xp.where(condition, value, tensor)")
+    if holds_array(index):
+        try:
+            index, value = put_at(x, index, value)
+        except TypeError as error:
+            raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
+        single = False
+    if all(map(is_whole, index if isinstance(index, tuple) else (index,))):
+        return value
     return _placed(x, index, value, single)
+
+
+def _over_axes(mask: Any, x: Any) -> Value:
+    """Return a mask for the first axes of x, to which it belongs, where broadcasting takes the last."""
+    own, whole = mask.node.type.shape, x.node.type.shape
+    if own == ROW or (own == whole and own != UNKNOWN):
+        return mask
+    own, whole = tuple(mask.shape), tuple(x.shape)
+    if own == whole:
+        return mask
+    if own != whole[: len(own)]:
+        raise x.trace.error(
+            f"indexes a tensor of shape {whole} by a mask of shape {own}, which must be that of its "
+            f"first axes. Use xp.where(condition, value, tensor)"
+        )
+    return neutral.reshape(mask, (*own, *(1,) * (len(whole) - len(own))))
 
 
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:

@@ -11,11 +11,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..ir import neutral
-from ..ir.record import Value, cast, lift
-from ..ir.types import is_float
+from ..ir.record import Value, cast, copy_of, lift, mark_view
+from ..ir.types import BOOL, is_float
 from . import arrays, composites, creation, elementwise
-from .dialect import find_dialect
+from .dialect import find_dialect, library_for
 from .symbols import SymbolicShape
 
 Tensor = Any
@@ -37,26 +39,38 @@ def axis_of(dim: Any, axis: Any) -> Any:
     return None if given is MISSING else given
 
 
+def kept(keepdim: Any, keepdims: Any) -> bool:
+    """Return whether reduced axes stay, given under either name.
+
+    Raises:
+        TypeError: it is a dtype, which NumPy takes in the same place.
+    """
+    for given in (keepdim, keepdims):
+        if not isinstance(given, bool | int | np.bool_):
+            raise TypeError(f"keepdim is True or False, not {given!r}; name other arguments")
+    return bool(keepdim or keepdims)
+
+
 def sum(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
         keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
-    result = neutral.sum(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    result = neutral.sum(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
     return result if dtype is None else cast(result, dtype)
 
 
 def mean(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
          keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
-    result = neutral.mean(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    result = neutral.mean(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
     return result if dtype is None else cast(result, dtype)
 
 
 def amax(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
          keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.max(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    return neutral.max(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
 
 
 def amin(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
          keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.min(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    return neutral.min(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
 
 
 def max(
@@ -82,12 +96,12 @@ def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def any(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
         keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.any(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    return neutral.any(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
 
 
 def all(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
         keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.all(x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims)
+    return neutral.all(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
@@ -99,7 +113,7 @@ def var(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = 
         correction: Any = MISSING, axis: Any = MISSING, keepdims: bool = False,
         ddof: Any = MISSING) -> Tensor:  # fmt: skip
     return neutral.var(
-        x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims,
+        x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims),
         correction=_correction(x, unbiased, correction, axis, ddof),
     )  # fmt: skip
 
@@ -108,7 +122,7 @@ def std(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = 
         correction: Any = MISSING, axis: Any = MISSING, keepdims: bool = False,
         ddof: Any = MISSING) -> Tensor:  # fmt: skip
     return neutral.std(
-        x, axis=axis_of(dim, axis), keepdims=keepdim or keepdims,
+        x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims),
         correction=_correction(x, unbiased, correction, axis, ddof),
     )  # fmt: skip
 
@@ -120,10 +134,11 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
         return ddof
     if unbiased is not MISSING:
         return 1 if unbiased else 0
-    dialect = find_dialect(x.trace.dialect)
     if axis is not MISSING:
         return 0
-    if not x.trace.dialect:
+    library = library_for(x.trace, "std")
+    dialect = find_dialect(library)
+    if not library:
         raise TypeError("torch divides by n - 1, NumPy by n; write correction=1 or correction=0")
     return 0 if dialect is None else dialect.correction
 
@@ -148,16 +163,21 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
        non_blocking: bool = False, memory_format: Any = None) -> Tensor:  # fmt: skip
     """Change dtype; a rule stays on its input's device, so the device's own and no other is taken."""
+    if memory_format is not None:
+        raise TypeError("to with a memory_format")
+    flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
         if isinstance(given, Value):
             dtype = given.node.type.dtype
         elif not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
             dtype = given
-    return x if dtype is None else cast(x, dtype)
+    result = x if dtype is None else cast(x, dtype)
+    return copy_of(result) if copy or flags[1:] == [True] else result
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
-    return clone(cast(x, dtype))
+    result = cast(x, dtype)
+    return copy_of(result) if copy else result
 
 
 def type_(x: Tensor, dtype: Any = None) -> Tensor:
@@ -206,9 +226,23 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return x
 
 
-def clone(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The same value under a new name: an update of one does not reach the other."""
-    return x.trace.value(x.node)
+def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A copy; how it lies in memory does not show in its values."""
+    return copy_of(x)
+
+
+def copy(x: Tensor, order: str = "C") -> Tensor:
+    """NumPy's; the order of its memory does not show in its values."""
+    return copy_of(x)
+
+
+def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor itself; of a view it may be a copy, which depends on the strides."""
+    if x.base is None:
+        return x
+    result = copy_of(x)
+    mark_view(result, x, False)
+    return result
 
 
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
@@ -220,18 +254,29 @@ def sub(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
 
 
 def _scaled(other: Any, alpha: Any) -> Any:
-    return other if isinstance(alpha, int) and alpha == 1 else neutral.multiply(alpha, other)
+    if isinstance(alpha, int) and alpha == 1:
+        return other
+    if isinstance(other, Value) and other.node.type.dtype == BOOL:
+        raise TypeError("bools times alpha")
+    return neutral.multiply(alpha, other)
 
 
 def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode not in (None, "floor", "trunc"):
+        raise TypeError(f"div with the rounding_mode {rounding_mode!r}")
     if rounding_mode == "floor":
         return neutral.floor_divide(x, other)
     quotient = neutral.divide(x, other)
     return quotient if rounding_mode is None else neutral.trunc(quotient)
 
 
-def fill(x: Tensor, value: Any) -> Tensor:
+def filled(x: Tensor, value: Any) -> Tensor:
     return neutral.full_like(x, value)
+
+
+def fill(x: Tensor, value: Any) -> None:
+    """NumPy's, which is in place and returns nothing."""
+    x.update(filled(x, value))
 
 
 def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
@@ -269,8 +314,6 @@ def is_floating_point(x: Tensor) -> bool:
 
 def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
     """A tensor of one number on x's device: of a symbolic shape, or a constant."""
-    import numpy as np
-
     if isinstance(size, SymbolicShape):
         return neutral.full_like(size.value, fill_value, creation.weak(dtype))
     lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
@@ -305,7 +348,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "arctan": neutral.atan, "astype": astype, "atan": neutral.atan, "bernoulli": composites.bernoulli,
     "bfloat16": bfloat16, "bool": bool_, "ceil": neutral.ceil, "clamp": clamp,
     "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
-    "contiguous": identity, "copy": clone, "cos": neutral.cos, "detach": detach,
+    "contiguous": contiguous, "copy": copy, "cos": neutral.cos, "detach": detach,
     "dim": dim, "div": div, "divide": div, "double": double, "eq": neutral.equal,
     "erf": neutral.erf, "exp": neutral.exp, "expand_as": expand_as,
     "expm1": neutral.expm1, "fill": fill, "float": float, "floor": neutral.floor,
@@ -330,7 +373,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 # Torch's in-place methods end in "_"; those that have no other form:
 IN_PLACE: dict[str, Callable[..., Any]] = {
-    "copy_": copy_from, "normal_": composites.normal, "uniform_": composites.uniform, "zero_": zero,
+    "copy_": copy_from, "fill_": filled, "normal_": composites.normal, "uniform_": composites.uniform, "zero_": zero,
 }  # fmt: skip
 
 REFUSED = {

@@ -10,6 +10,7 @@ from ..ir import neutral
 from ..ir.meaning import as_numpy_dtype
 from ..ir.record import Value, cast
 from . import arrays, elementwise, methods
+from .attributes import NUMPY, refusals
 from .dialect import Dialect, register_dialect
 
 Tensor = Any
@@ -159,5 +160,8 @@ register_dialect(
         "cpu",
         methods={"max": max_, "min": min_},
         hidden={np.isscalar: is_scalar},
+        one_class=True,
+        refusals=refusals(NUMPY),
+        scalars=(np.float32, np.float64, np.bool_),
     ),
 )

@@ -14,9 +14,11 @@ from typing import Any
 
 from ..ir import neutral
 from ..ir.record import Trace, Value
+from .classes import get_attribute, has_attribute, identity_of, is_instance, type_of
 from .creation import creators
-from .dialect import Dialect, is_instance, record_call, registered_dialects
+from .dialect import Dialect, record_call, registered_dialects
 from .indexing import Picked
+from .outside import refused_functions
 from .symbols import SymbolicDType, SymbolicShape
 
 TENSORS = (Value, Picked)
@@ -48,7 +50,8 @@ def length_of(x: Any) -> Any:
 
 
 BUILTINS: dict[str, Any] = {
-    "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
+    "getattr": get_attribute, "hasattr": has_attribute, "id": identity_of, "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
+    "type": type_of,
 }  # fmt: skip
 
 
@@ -74,7 +77,8 @@ class Index:
         functions: by `id`, the function (kept alive) and its stand-in.
         names: the names of these functions, by which a module that holds one is told.
         libraries: the dialects without a protocol, by import name.
-        finders: what finds a stand-in for a library's own custom gradient.
+        refused: by `id`, functions that no graph holds, and why.
+        keepers: what tells which classes and functions stay as they are.
     """
 
     def __init__(self) -> None:
@@ -88,8 +92,10 @@ class Index:
             rows.update(dialect.hidden)
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
         self.names = {getattr(function, "__name__", "") for function in rows}
+        self.refused = refused_functions(dialects)
+        self.names |= {getattr(row[0], "__name__", "") for row in self.refused.values()}
         self.libraries = {name: d for name, d in dialects.items() if not d.protocol}
-        self.finders = [d.find_function for d in dialects.values() if d.find_function is not None]
+        self.keepers = [d.keeps for d in dialects.values() if d.keeps is not None]
         self.dialects = dict(dialects)
 
     def is_current(self) -> bool:

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import builtins
 import functools
-import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
 from ..errors import TraceError
-from ..ir.record import NeedFact, Trace, Value
+from ..ir import questions
+from ..ir.record import Trace, Value
+from ..trees import optree
+from .classes import Dispatch, compares_identity, is_dispatching
 from .dialect import (
-    LIBRARIES,
     contents,
-    is_library_file,
     mentioned,
     nested_codes,
     registered_dialects,
 )
-from .stand_ins import BUILTINS, Call, find_index, holds_symbol
+from .libraries import in_package, is_library_file
+from .outside import ROOTS, refused_builtins, refusing
+from .stand_ins import BUILTINS, Call, find_index
 
 Maker = Callable[[], Any]  # makes what stands in for one value
 OWN = __name__.partition(".")[0]
@@ -113,8 +115,8 @@ class _Substitution:
     def __init__(self, trace: Trace, root: str) -> None:
         self.trace = trace
         self.root = root
-        self.own_files = ("<", *(os.path.join(folder, root) for folder in LIBRARIES))
         self.index = find_index()
+        self.refused_builtins = refused_builtins(trace)
         self.done: dict[Any, Any] = {}
         self.objects: dict[int, tuple[Any, Any]] = {}  # by id: the original and its stand-in
         self.classes: dict[type, type] = {}
@@ -122,12 +124,17 @@ class _Substitution:
         self.names: set[str] = set()  # all that the functions mention, attributes too
 
     def replace(self, function: Any) -> Any:
-        """Return the copy of the rule itself, any callable."""
+        """Return the copy of the rule itself, any callable; a library's function that is known stands for its op."""
+        for library, dialect in self.index.dialects.items():
+            if isinstance(function, Hashable) and function in dialect.aliases:
+                return function if dialect.protocol else self._call(library, function, "")
         if isinstance(function, types.FunctionType):
             return self.copy(function)
         if isinstance(function, partial):
             return self._partial(function, self.replace)
         if isinstance(function, types.MethodType):
+            if self.trace.witness is not None:
+                self.trace.witness.see_value(function.__self__)
             owner = self.stand_in(function.__self__)
             return types.MethodType(self.replace(function.__func__), owner)
         wrapped = wrapped_function(function)
@@ -136,6 +143,8 @@ class _Substitution:
         plain = plain_function(function)
         if plain is None:
             return self.stand_in(function)
+        if self.trace.witness is not None:
+            self.trace.witness.see_value(function)
         return types.MethodType(self.copy(plain), self.stand_in(function))
 
     # --- what stands in for a value -----------------------------------------------------------------
@@ -152,17 +161,20 @@ class _Substitution:
             return partial(_itself, known[1])
         if kind in PLAIN or isinstance(value, Value):
             return None
-        if kind is not types.FunctionType and callable(value):
-            for find in self.index.finders:
-                stand_in = find(value)
-                if stand_in is not None:
-                    return partial(_itself, stand_in)
+        may_be_kept = kind is not types.FunctionType and callable(value)
+        if may_be_kept and any(keeps(value) for keeps in self.index.keepers):
+            return None
+        refused = self.index.refused.get(id(value))
+        if refused is not None:
+            return partial(refusing, *refused, self.trace, name)
         if isinstance(value, type):
             return self._class_maker(value) if self.index.libraries else None
         if isinstance(value, types.ModuleType):
             return self._module_maker(value, name)
         if isinstance(value, types.FunctionType) and self.is_users(value):
             return partial(self.copy, value)
+        if is_dispatching(value):
+            return partial(Dispatch, value, self.stand_in)
         if kind in (list, tuple, dict):
             return self._container_maker(value)
         if isinstance(value, partial):
@@ -172,6 +184,9 @@ class _Substitution:
             wrapped = wrapped_function(value)  # the user's, though the object may be the library's
             if wrapped is not None and self.is_users(wrapped):
                 return partial(self._unwrapped, value, wrapped)
+            own = self._own_gradient(value)
+            if own is not None:
+                return partial(partial, call_by_own_gradient, own, value)
             library = home(value)
             if library in self.index.libraries:
                 return partial(self._call, library, value, name)
@@ -189,12 +204,23 @@ class _Substitution:
 
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
         """Return the copy of a decorated function; of a value and a gradient function, its value alone."""
-        kind, dialects = type(wrapper), self.index.dialects.values()
-        copy = self.copy(function)
-        plain = partial(_first_of, copy) if any(kind in d.paired for d in dialects) else copy
-        make = next((d.own_gradients[kind] for d in dialects if kind in d.own_gradients), None)
-        own = None if make is None or self.trace.kind == "rule" else make(wrapper)
-        return plain if own is None else partial(_by_own_gradient, own, plain, self.trace)
+        copy, kind = self.copy(function), type(wrapper)
+        is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
+        plain = partial(_first_of, copy) if is_paired else copy
+        own = self._own_gradient(wrapper)
+        return plain if own is None else partial(call_by_own_gradient, own, plain)
+
+    def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
+        """Return what stands in for a function with a gradient of its own, also inside of others (`jax.jit(f)`)."""
+        dialects = self.index.dialects.values()
+        while wrapper is not None:
+            kind = type(wrapper)
+            make = next((d.own_gradients[kind] for d in dialects if kind in d.own_gradients), None)
+            if make is not None:
+                return make(wrapper)
+            name = next((d.wrappers[kind] for d in dialects if kind in d.wrappers), None)
+            wrapper = None if name is None else getattr(wrapper, name, None)
+        return None
 
     def _partial(self, given: partial[Any], replace: Callable[[Any], Any]) -> partial[Any]:
         args = [self.stand_in(value) for value in given.args]
@@ -207,7 +233,7 @@ class _Substitution:
         if root == OWN and root != self.root:
             return None
         is_users = root == self.root or not is_library_file(getattr(module, "__file__", None))
-        if root in self.index.libraries or is_users or root == "math":
+        if root in self.index.libraries or is_users or root in ROOTS:
             return partial(_Module, module, self, name)
         if root in self.index.dialects and self.index.names & self.names:
             return partial(_Module, module, self, name)
@@ -307,14 +333,20 @@ class _Substitution:
         if function in self.done:
             return self.done[function]
         referred = list(mentioned(function))
+        witness = self.trace.witness
+        if witness is not None:
+            witness.see(function, {name for name, _ in referred})
         self.names.update(name for name, _ in referred)
-        self.trace.codes.update(nested_codes(function.__code__))
+        codes = set(nested_codes(function.__code__))
+        self.trace.codes |= codes
+        self.trace.by_identity |= any(map(compares_identity, codes))
         self.trace.numbers.update(v for v in _referred(function) if isinstance(v, float))
         namespace = dict(function.__globals__)
         own = namespace.get("__builtins__", builtins)
         own = own if isinstance(own, dict) else vars(own)
         namespace["__builtins__"] = {
-            **own, **BUILTINS, "__import__": partial(self._imported, own["__import__"]),
+            **own, **BUILTINS, **self.refused_builtins,
+            "__import__": partial(self._imported, own["__import__"]),
         }  # fmt: skip
         makers = [self.maker(contents(cell)) for cell in function.__closure__ or ()]
         # A cell whose value stays is shared, so that `nonlocal` works.
@@ -339,6 +371,8 @@ class _Substitution:
             copy.__defaults__ = tuple(map(self.stand_in, function.__defaults__))
         if function.__kwdefaults__:
             copy.__kwdefaults__ = self._container(function.__kwdefaults__)
+        if witness is not None:
+            witness.see_namespace(namespace)
         return copy
 
     def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -355,7 +389,8 @@ class _Substitution:
         if not is_library_file(file):
             return True
         # What a library's decorator made of a user's function bears the name of the user's module.
-        return module.partition(".")[0] == self.root and file.startswith(self.own_files)
+        is_own = module.partition(".")[0] == self.root
+        return is_own and (file.startswith("<") or in_package(file, self.root))
 
 
 def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -371,15 +406,19 @@ def _method_of(value: Any) -> types.FunctionType | None:
     return value if isinstance(value, types.FunctionType) else None
 
 
-def _by_own_gradient(
-    own: Callable[..., Any], plain: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+def call_by_own_gradient(
+    own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call a function with a gradient of its own; where that is not captured, no derivative may be taken."""
-    if not holds_symbol((*args, *kwargs.values())):
-        return own(*args, **kwargs)
+    asked = questions.count()
     try:
         return own(*args, **kwargs)
-    except (NeedFact, TraceError):
+    except TraceError:
+        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+        trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
+        if trace is None:
+            raise
+        questions.forget(asked)
         trace.lost_gradient = getattr(own, "name", "a function")
         return plain(*args, **kwargs)
 

@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ..ir import neutral
+from ..ir.answers import is_asked_by
 from ..ir.facts import needed_shapes
-from ..ir.record import NeedFact, dtype_name
+from ..ir.record import NeedFact, Trace, dtype_name
 from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
 
 if TYPE_CHECKING:
@@ -17,12 +18,19 @@ if TYPE_CHECKING:
 class SymbolicDType:
     """The dtype of a symbolic value; `T` stands for the input's, whatever it will be."""
 
-    __slots__ = ("symbol",)
+    __slots__ = ("symbol", "trace")
 
-    def __init__(self, symbol: str) -> None:
+    def __init__(self, symbol: str, trace: Trace | None = None) -> None:
         self.symbol = symbol
+        self.trace = trace  # of the tensor that has it; None: it is written so
+
+    def _is_open(self) -> bool:
+        """Return whether a library's own dtype object may stand here, once the dtype is a fact."""
+        return self.trace is not None and "dtype" not in self.trace.facts
 
     def __repr__(self) -> str:
+        if self.trace is not None and self._is_open() and is_asked_by(self.trace.codes):
+            raise NeedFact("dtype")
         return f"<SymbolicDType {self.symbol}>"
 
     def __eq__(self, other: object) -> bool:
@@ -36,10 +44,12 @@ class SymbolicDType:
         return self.symbol == dtype_name(other)
 
     def __hash__(self) -> int:
+        if self._is_open():
+            raise NeedFact("dtype")
         return hash(self.symbol)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or self.trace is None:
             raise AttributeError(name)
         raise NeedFact("dtype")  # the library's own dtype object has it, or not
 
@@ -49,13 +59,31 @@ class SymbolicDType:
 
 
 class SymbolicDevice:
-    """Where the input lies; a rule stays there."""
+    """Where the input lies; a rule stays there, wherever that is."""
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
 
     def __repr__(self) -> str:
-        return "<SymbolicDevice>"
+        return "<SymbolicDevice>" if not is_asked_by(self.trace.codes) else self._refuse()
 
+    def __eq__(self, other: object) -> bool:
+        return True if isinstance(other, SymbolicDevice) else self._refuse()
 
-DEVICE = SymbolicDevice()
+    def __hash__(self) -> int:
+        return self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._refuse()
+
+    def _refuse(self) -> Any:
+        raise self.trace.error(
+            "looks at the device of a tensor, which one graph for all devices does not know"
+        )
 
 
 class SymbolicShape:
@@ -84,7 +112,24 @@ class SymbolicShape:
                 return True
         return self._known() == other
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(self._known())
+
+    def __repr__(self) -> str:
+        if is_asked_by(self.value.trace.codes):
+            return repr(self._known())
+        return f"<SymbolicShape of {self.value.node.type}>"
+
+    def __add__(self, other: Any) -> Any:
+        return self._known() + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self._known()
+
+    def __mul__(self, times: Any) -> Any:
+        return self._known() * times
+
+    __rmul__ = __mul__
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self._known()

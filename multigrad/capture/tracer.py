@@ -7,23 +7,22 @@ means.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..ir import neutral, ops
+from ..ir.answers import is_asked_by
 from ..ir.facts import needed_shapes, shape_fact
 from ..ir.graph import Node, make_node
-from ..ir.record import NeedFact, Value, cast_node, known_shape
+from ..ir.record import NeedFact, Value, cast_node, copy_of, known_shape
 from ..ir.shape_meaning import as_index
-from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, T, Type, is_float, keeps_rank
+from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, Type, is_float, keeps_rank
 from . import indexing, methods
-from .dialect import find_dialect, record_call
-from .symbols import DEVICE, KnownShape, SymbolicDType, SymbolicShape
+from .attributes import ABSENT, find_method, find_row
+from .classes import asks_for_class, class_of, uses_attribute
+from .dialect import find_dialect, library_for, record_call
+from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
-# Operations that give a view in every library that has views; some others give one in some of them.
-SURE_VIEWS = (
-    ops.BROADCAST_TO, ops.EXPAND_DIMS, ops.GETITEM, ops.MOVEAXIS, ops.PERMUTE_DIMS, ops.SQUEEZE,
-    ops.STOP_GRADIENT, ops.SWAPAXES,
-)  # fmt: skip
 # Attributes that TensorFlow's functions look for in whatever they are given.
 PROBED = ("graph", "is_tensor_like")
 
@@ -36,18 +35,25 @@ class V(Value):
 
     # --- attributes every tensor has ---------------------------------------------------------------
     @property
+    def __class__(self) -> type:
+        # `match` and `singledispatch` ask here; a library in C must not be told that it has a tensor.
+        return class_of(self) if asks_for_class(self.trace.codes) else type(self)
+
+    @property
     def dtype(self) -> Any:
         facts, name = self.trace.facts, self.node.type.dtype
         if "dtype" not in facts:
-            return SymbolicDType(name)
+            if self.trace.by_identity:
+                raise NeedFact("dtype")
+            return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
         dialect = find_dialect(self.trace.dialect)
-        return SymbolicDType(name) if dialect is None else dialect.dtype(name)
+        return SymbolicDType(name, self.trace) if dialect is None else dialect.dtype(name)
 
     @property
     def device(self) -> Any:
         dialect = find_dialect(self.trace.dialect) if "device" in self.trace.facts else None
-        return DEVICE if dialect is None else dialect.device
+        return SymbolicDevice(self.trace) if dialect is None else dialect.device
 
     @property
     def shape(self) -> Any:
@@ -73,6 +79,10 @@ class V(Value):
         if known is not None:
             return len(known)
         raise NeedFact(*((fact,) if fact is not None else needed_shapes(node)))
+
+    def __pos__(self) -> Any:
+        # torch gives the tensor itself, NumPy a copy.
+        return self if self.trace.dialect == "torch" else copy_of(self)
 
     @property
     def T(self) -> Any:
@@ -134,25 +144,46 @@ class V(Value):
 
     # --- methods ---------------------------------------------------------------------------------------
     def __getattr__(self, name: str) -> Any:
-        dialect = find_dialect(self.trace.dialect)
-        own = dialect.methods if dialect is not None else {}
-        if dialect is not None and name in dialect.attributes:
-            return dialect.attributes[name](self)
-        method = own.get(name) or methods.METHODS.get(name)
-        if method is not None:
-            return _Bound(method, self)
-        if name.startswith("__") or name in PROBED:
+        if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
+            return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
+        own = find_dialect(self.trace.dialect)
+        if own is not None and name in own.attributes:
+            return own.attributes[name](self)
+        if (
+            len(self.trace.readings) > 1
+        ):  # the methods that the libraries share tell where they differ
+            own = None
+        is_asked = is_asked_by(self.trace.codes)
+        # A library in C looks for protocols from within the user's line.
+        if name in PROBED or (name.startswith("__") and not (is_asked and uses_attribute(name))):
             raise AttributeError(name)
-        plain = name.removesuffix("_")
-        in_place = methods.IN_PLACE.get(name) or own.get(plain) or methods.METHODS.get(plain)
-        if in_place is not None:
-            return _Bound(in_place, self, updates=True)
+        row = find_row(name, own, type(self))
+        if row == ABSENT and (not is_asked or self._is_others(name)):
+            row = find_row(name, None, type(self))
+        found = None if row is None or row.kind != "modelled" else find_method(name, own)
+        if found is not None:
+            return _Bound(found[0], self, updates=found[1])
+        if row == ABSENT:
+            raise AttributeError(
+                f"{own and own.tensor.__name__!r} object has no attribute {name!r}"
+            )
         if name in methods.REFUSED:
             raise self.trace.error(f"calls .{name}(): {methods.REFUSED[name]}")
+        reason = row.reason if row is not None and row.reason else "which is not captured"
         raise self.trace.error(
-            f"uses .{name}, which is not captured. Write it with xg.xp, "
+            f"uses .{name}, {reason}. Write it with xg.xp, "
             f"or register the rule with native=True to run it as it is"
         )
+
+    def refuse(self, name: str) -> None:
+        """Refuse to say whether it has an attribute that it does not answer."""
+        row = find_row(name, find_dialect(self.trace.dialect), type(self))
+        if row is not None and row.kind == "refused" and name not in _protocols(type(self)):
+            raise self.trace.error(f"looks for .{name}, {row.reason}")
+
+    def _is_others(self, name: str) -> bool:
+        """Return whether an attribute that NumPy lacks is used: its constants stand beside all libraries."""
+        return self.trace.dialect == "numpy" and uses_attribute(name, depth=3)
 
     # --- in-place updates: the value names another node from then on ----------------------------------
     def update(self, value: Any) -> Any:
@@ -162,15 +193,14 @@ class V(Value):
         An update of `x[index]` reaches x, and an update of x reaches `x[index]`.
         """
         old, new = self.node, value.node
-        if self.base is not None and old.op is not ops.GETITEM:
+        self._check_own_memory()
+        if self.base is not None and (old.op is not ops.GETITEM or not self.is_certain):
             raise self.trace.error("updates a view of another tensor. Call .clone() on it first")
-        views = [view for ref in self.views if (view := ref()) is not None]
-        if any(view.node.op not in SURE_VIEWS for view in views):
+        if not all(view.is_certain for view in self._all_views()):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. "
                 "Call .clone() before the update"
             )
-        self._check_own_memory()
         if new.type.kind == "tensor" and new.type.dtype != old.type.dtype and is_float(old.type):
             new = cast_node(new, old.type.dtype)
         if new.type.dtype == old.type.dtype and self._may_repeat(new.type):
@@ -185,6 +215,14 @@ class V(Value):
             self._replace(new)
         return self
 
+    def _all_views(self) -> Iterator[Value]:
+        """Yield what looks at this value, directly or through another view."""
+        for ref in self.views:
+            view = ref()
+            if isinstance(view, V):
+                yield view
+                yield from view._all_views()
+
     def _replace(self, node: Node) -> None:
         """Take another node, and look at it anew through every view."""
         self.node = node
@@ -197,10 +235,12 @@ class V(Value):
 
     def _check_own_memory(self) -> None:
         """A cast to the own dtype returns its operand, which an update reaches: know which dtype it is."""
-        cast = self.node.op is ops.CAST and is_float(self.node.operands[0].type)
-        dtypes = (self.node.type.dtype, self.node.operands[0].type.dtype) if cast else ()
-        if T in dtypes and "dtype" not in self.trace.facts:
-            raise NeedFact("dtype")
+        if "dtype" in self.trace.facts:
+            return
+        for value in (self, *self._all_views()):
+            node = value.node
+            if node.op is ops.CAST and value.base is not None and not value.is_certain:
+                raise NeedFact("dtype")
 
     def _may_repeat(self, new: Type) -> bool:
         """Return whether a new value may be smaller than this one; if it is larger, that is said when it runs."""
@@ -214,6 +254,9 @@ class V(Value):
         name, own = self.trace.dialect, __name__.partition(".")[0]
         dialect = find_dialect(name)
         mutable = name in ("", own) if dialect is None else dialect.mutable
+        readings = map(find_dialect, self.trace.readings)
+        if any(reading is not None and reading.mutable is not mutable for reading in readings):
+            library_for(self.trace, "__iadd__ and its like, in place or not")
         if self.node.type.kind == "scalar" or not mutable:
             return value
         return self.update(value)
@@ -249,6 +292,10 @@ class V(Value):
         return indexing.picked(self, index)
 
 
+def _protocols(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ for name in vars(base)}
+
+
 class Size(V):
     """The number of elements; called, it is torch's `size()`."""
 
@@ -274,6 +321,8 @@ class _Bound:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
+            if kwargs.get("out") is not None:
+                raise TypeError("with out=; use its result")
             result = self.method(self.value, *args, **kwargs)
         except TypeError as error:
             raise self.value.trace.error(

@@ -6,16 +6,18 @@ what is captured. The layout of a call (its nesting, and the kind of each leaf) 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import BackendNotFound, GradientError, RuleTypeError
+from ..identity import is_plain, value_key
 from ..ir.record import Value
 from ..ir.types import BOOL, FLOATS, INTEGERS, T, dtype_name
 from ..ir.verify import is_name
@@ -49,6 +51,17 @@ class Leaf:
     def is_float(self) -> bool:
         """Whether it is a tensor that may have a gradient."""
         return self.kind == "tensor" and self.dtype in FLOATS
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Stands for a static value that is not kept.
+
+    Attributes:
+        kind: the name of its class.
+    """
+
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +104,24 @@ class Layout:
         """Return (args, kwargs) with other leaves."""
         return optree.tree_unflatten(self.tree, leaves)
 
+    def without_objects(self) -> Layout:
+        """Return this layout to be kept: it keeps no argument alive that a capture has read."""
+        leaves = tuple(
+            leaf
+            if is_plain(leaf.value)
+            else replace(leaf, value=Forgotten(type(leaf.value).__name__))
+            for leaf in self.leaves
+        )
+        return replace(self, leaves=leaves)
+
+    def with_objects(self, leaves: Sequence[Any]) -> Layout:
+        """Return this layout with the static values of a call."""
+        rows = (
+            replace(leaf, value=value) if isinstance(leaf.value, Forgotten) else leaf
+            for leaf, value in zip(self.leaves, leaves, strict=True)
+        )
+        return replace(self, leaves=tuple(rows))
+
     def describe(self) -> str:
         """Return the arguments in words, for messages."""
         words = [f"{leaf.path}: {leaf.dtype or leaf.kind}" for leaf in self.leaves]
@@ -100,6 +131,25 @@ class Layout:
 def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
     """Return the leaves of a call's arguments, None among them, and their nesting."""
     return optree.tree_flatten((args, kwargs), none_is_leaf=True)
+
+
+def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
+    """Return the leaves with NumPy's scalars as Python's numbers, beside another framework's tensors; None: as they are."""
+    scalars = [i for i, leaf in enumerate(leaves) if _is_scalar(leaf)]
+    others = (leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic))
+    if not scalars or not any(hasattr(leaf, "dtype") for leaf in others):
+        return None
+    given = list(leaves)
+    for i in scalars:
+        given[i] = given[i].item()
+    return given
+
+
+def _is_scalar(leaf: Any) -> bool:
+    """Return whether a leaf is one number of NumPy's."""
+    return (
+        isinstance(leaf, np.ndarray | np.generic) and leaf.ndim == 0 and leaf.dtype.kind in "biuf"
+    )
 
 
 def owner_of(value: Any) -> Backend | None:
@@ -176,27 +226,7 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
 
 def _static_key(leaf: Leaf) -> Any:
     """Return a static value as a key: by type, as 1, 1.0 and True are not the same argument."""
-    if leaf.kind != "static":
-        return None
-    value = leaf.value
-    try:
-        hash(value)
-    except TypeError:
-        return _Same(value)
-    return (type(value), value)
-
-
-class _Same:
-    """A key that is equal for the same object only, and keeps it alive."""
-
-    def __init__(self, item: Any) -> None:
-        self.item = item
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.item is other.item
-
-    def __hash__(self) -> int:
-        return id(self.item)
+    return value_key(leaf.value) if leaf.kind == "static" else None
 
 
 def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
@@ -235,13 +265,35 @@ def identify(path: str, taken: Iterable[str]) -> str:
     return name
 
 
-@functools.lru_cache(maxsize=4096)
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return a callable's signature, None where it has none that can be read."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+# By the code: it is the same at each call of the function around it, and holds nothing of that call.
+_parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Parameter]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a function that may be made anew at each call, perhaps without defaults."""
+    is_bare = isinstance(function, types.FunctionType) and not vars(function)
+    known = _parameters.get(function.__code__) if is_bare else None
+    if known is None:
+        signature = signature_of(function)
+        if signature is None:
+            return None
+        known = signature.parameters
+        if is_bare:
+            known = {
+                name: p.replace(default=p.empty, annotation=p.empty) for name, p in known.items()
+            }
+            _parameters[function.__code__] = known
+    return known
 
 
 def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend:

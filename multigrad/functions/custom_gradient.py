@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
 
-from ..capture.capture import run_function
-from ..capture.dialect import dialect_of
+from ..capture.capture import run_written_in
+from ..capture.dialect import check_dialect, dialect_of
 from ..capture.substitute import plain_function
 from ..errors import GradientError
 from ..ir.record import Trace, Value
 from ..rule import name_of
-from .arguments import signature_of
+from .arguments import read_parameters, signature_of
 from .function import Function
 from .record import Recorded
 from .variables import asked_variables, deliver
@@ -29,6 +29,7 @@ class GradientRecipe:
     function: Callable[..., Any]
     name: str
     native: bool | None = None
+    library: str = ""
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -37,10 +38,13 @@ class GradientRecipe:
 
     def dialect(self) -> str:
         """Return the library that the function is written in, "" where it is written for all."""
-        return library_of(self.function)
+        return named_library(self.library) if self.library else library_of(self.function)
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function,)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        result = run_function(self.function, trace, *args, **kwargs)
+        result = run_written_in(self.library, self.function, trace, *args, **kwargs)
         return split_result(self.name, result, args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -50,8 +54,12 @@ class GradientRecipe:
 def library_of(function: Any) -> str:
     """Return the library that a function is written in, "" where it is written for all."""
     plain = plain_function(function)
-    found = dialect_of(plain) if plain is not None else ""
-    return "" if found == __name__.partition(".")[0] else found
+    return named_library(dialect_of(plain)) if plain is not None else ""
+
+
+def named_library(name: str) -> str:
+    """Return a library's name, "" for our own: what is written with it is written for all."""
+    return "" if name == __name__.partition(".")[0] else name
 
 
 def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -88,14 +96,14 @@ def call_gradient(
     `grad(upstream)`; `grad(*args, upstream=upstream)`, where `upstream` follows other parameters; `grad(a, b)` with
     one parameter for each of several outputs. One that takes `variables` (TensorFlow's form) returns a pair.
     """
-    parameters = signature_of(grad)
+    parameters = read_parameters(grad)
     if parameters is None:
         return grad(upstream)
-    rows = list(parameters.parameters.values())
+    rows = list(parameters.values())
     positional = [p for p in rows if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     spread = any(p.kind is p.VAR_POSITIONAL for p in rows)
     several = isinstance(outputs, tuple | list)
-    if "variables" in parameters.parameters:
+    if "variables" in parameters:
         positional = [p for p in positional if p.name != "variables"]
         cotangents = tuple(upstream) if several and (spread or len(positional) > 1) else (upstream,)
         variables = asked_variables()
@@ -105,16 +113,12 @@ def call_gradient(
             return returned
         deliver(returned[1])
         return returned[0]
-    named = parameters.parameters.get(UPSTREAM)
+    named = parameters.get(UPSTREAM)
     if named is not None and (
         named.kind is named.KEYWORD_ONLY or spread or len(positional) == len(args) + 1
     ):
         takes_any = any(p.kind is p.VAR_KEYWORD for p in rows)
-        own = {
-            name: value
-            for name, value in kwargs.items()
-            if takes_any or name in parameters.parameters
-        }
+        own = {name: value for name, value in kwargs.items() if takes_any or name in parameters}
         return grad(*args, **{**own, UPSTREAM: upstream})
     if several and (spread or len(positional) == len(outputs) > 1):
         return grad(*upstream)
@@ -122,13 +126,27 @@ def call_gradient(
 
 
 @overload
-def custom_gradient(function: Callable[..., Any], *, native: bool | None = None) -> Function: ...
+def custom_gradient(
+    function: Callable[..., Any],
+    *,
+    native: bool | None = None,
+    dialect: str | None = None,
+    prove: bool = True,
+) -> Function: ...
 @overload
 def custom_gradient(
-    function: None = None, *, native: bool | None = None
+    function: None = None,
+    *,
+    native: bool | None = None,
+    dialect: str | None = None,
+    prove: bool = True,
 ) -> Callable[[Callable[..., Any]], Function]: ...
 def custom_gradient(
-    function: Callable[..., Any] | None = None, *, native: bool | None = None
+    function: Callable[..., Any] | None = None,
+    *,
+    native: bool | None = None,
+    dialect: str | None = None,
+    prove: bool = True,
 ) -> Any:
     """Give a function a gradient of its own, on every framework.
 
@@ -147,6 +165,10 @@ def custom_gradient(
             are run-time numbers; ints, bools, strings and None are fixed.
         native: None: a function that cannot be captured runs as it is, on its own framework. True: always as it
             is, for side effects or values that change outside of it. False: TraceError where it cannot be captured.
+        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its file imports several and
+            it mentions none.
+        prove: when it has been captured, run it once as it is on small inputs, forward and backward, and compare it with
+            the graph: where they differ the graph is never used. `MULTIGRAD_PROVE=0` turns all proofs off.
 
     Returns:
         A Function, called like `function`, which returns the outputs.
@@ -156,5 +178,7 @@ def custom_gradient(
         TraceError: at a call; it cannot be captured and is written for another framework.
     """
     if function is None:
-        return lambda inner: custom_gradient(inner, native=native)
-    return Function(GradientRecipe(function, name_of(function), native), function)
+        return lambda inner: custom_gradient(inner, native=native, dialect=dialect, prove=prove)
+    library = check_dialect(dialect)
+    recipe = GradientRecipe(function, name_of(function), native, library)
+    return Function(recipe, function, prove)

@@ -30,11 +30,12 @@ from ..ir.serialize import (
 )
 from ..ir.types import BOOL, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
 from ..pair import OWN_NAMES, GraphPair
+from ..reads import is_read
 from ..rule_documents import MOST_DOC, clean, decode_arrays
 from ..saved import name_draws
 from ..trees import optree
-from .arguments import Layout, Leaf, lay_out, positional_names
-from .examples import find_variant
+from .arguments import Forgotten, Layout, Leaf, lay_out, positional_names
+from .examples import find_variant, renewed_variants
 from .function import Function
 from .record import NotCaptured, Variant, name_cotangents, type_of
 from .saved import SavedRecipe, SavedVariant
@@ -77,7 +78,7 @@ def encode_function(function: Function) -> dict[str, Data]:
         raise error.error from error.__cause__
     arrays: list[ArrayValue] = []
     forms: dict[str, Data] = {}
-    for variant in function.variants.values():
+    for variant in renewed_variants(function):
         form = _encode_form(variant, arrays)
         forms.setdefault(_meaning(form), form)
     return {
@@ -100,7 +101,8 @@ def _meaning(form: Data) -> str:
 
 def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     pair, layout = variant.pair, variant.layout
-    facts = {name: encode_value(value) for name, value in variant.facts.items() if name != "device"}
+    own = {name: value for name, value in variant.facts.items() if not is_read(name)}
+    facts = {name: encode_value(value) for name, value in own.items() if name != "device"}
     return {
         "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
         "nesting": _encode_tree(pair.name, layout.tree),
@@ -123,8 +125,10 @@ def _encode_leaf(function: str, leaf: Leaf) -> Data:
         data["dtype"] = leaf.dtype
     if leaf.kind == "static":
         if type(leaf.value) not in STATIC:
+            forgotten = isinstance(leaf.value, Forgotten)
+            kind = leaf.value.kind if forgotten else type(leaf.value).__name__
             raise FormatError(
-                f"function {function!r} cannot be saved with a {type(leaf.value).__name__} as argument "
+                f"function {function!r} cannot be saved with a {kind} as argument "
                 f"{leaf.path!r}: expected a tensor, a number, bool, str or None"
             )
         data["value"] = encode_value(leaf.value)

@@ -7,9 +7,22 @@ from typing import Any
 import numpy as np
 
 from ..errors import MultigradError, TraceError
+from ..ir.record import NeedFact
 from .arguments import flatten, read_layout, unwrap
 from .function import Function
 from .record import NotCaptured, Variant
+
+
+def renewed_variants(function: Function) -> list[Variant]:
+    """Return the captured forms of a Function, each under the rule in force: what it was captured under may be gone."""
+    found: dict[int, Variant] = {}
+    for variant in tuple(function.variants.values()):
+        try:
+            renewed = function.renewed(variant)
+        except (NeedFact, NotCaptured):  # under this rule it has not been called
+            continue
+        found[id(renewed)] = renewed
+    return list(found.values())
 
 
 def find_variant(function: Function) -> Variant:
@@ -18,8 +31,9 @@ def find_variant(function: Function) -> Variant:
     Raises:
         TraceError: it has not been called, and what its arguments are cannot be told from its signature.
     """
-    if function.variants:
-        return next(reversed(function.variants.values()))
+    variants = renewed_variants(function)
+    if variants:
+        return variants[-1]
     parameters = function.parameters
     args: list[Any] = []
     for parameter in () if parameters is None else parameters.parameters.values():

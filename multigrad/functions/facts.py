@@ -1,15 +1,20 @@
 """Facts: what a Function's own Python code looks at of its arguments, so that it is captured once for each.
 
-"ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of a number.
+"ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of a number. What the
+code reads besides its arguments (`reads.py`) is among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import TraceError
-from ..ir.types import dtype_name
+from ..ir.facts import needed_shapes
+from ..ir.record import NeedFact, Trace, Value, known_shape
+from ..ir.types import FLOATS, T, dtype_name
+from ..reads import is_read, look_up
 from .arguments import Layout
 from .record import NotCaptured
 
@@ -30,6 +35,9 @@ def gather_facts(
     first = first_tensor(layout)
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
     for fact in sorted(needed):
+        if is_read(fact):
+            facts[fact] = look_up(fact)
+            continue
         what, _, argument = fact.partition(":")
         index = by_name.get(argument) if argument else first
         if what == "device":
@@ -58,6 +66,49 @@ def gather_facts(
     return facts
 
 
+def facts_of_symbols(
+    trace: Trace, needed: Iterable[str], layout: Layout, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Return facts about symbolic arguments, as far as the capture that they belong to has them fixed.
+
+    Raises:
+        NeedFact: that capture has to fix more.
+    """
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    floats = (i for i, leaf in enumerate(layout.leaves) if leaf.dtype in (*FLOATS, T))
+    first = next(floats, first_tensor(layout))
+    facts: dict[str, Any] = {}
+    for fact in sorted(needed):
+        if is_read(fact):
+            facts[fact] = look_up(fact)
+            continue
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        is_known = index is not None and layout.leaves[index].kind != "static"
+        facts[fact] = _fact_of_symbol(trace, what, leaves[index]) if is_known else what == "device"  # type: ignore[index]
+    return facts
+
+
+def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
+    if what == "param":
+        return float(value)
+    if what == "device":
+        return True
+    if what == "dtype":
+        if "dtype" not in trace.facts:
+            raise NeedFact("dtype")
+        is_relative = not isinstance(value, Value) or value.node.type.dtype == T
+        return trace.facts["dtype"] if is_relative else value.node.type.dtype
+    if not isinstance(value, Value):
+        return len(value.shape) if what == "ndim" else tuple(value.shape)
+    if what == "ndim":
+        return value.ndim  # type: ignore[attr-defined]
+    shape = known_shape(value)
+    if shape is None:
+        raise NeedFact(*needed_shapes(value.node))
+    return tuple(shape)
+
+
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
     """Return what tells the calls of a layout apart by these facts, faster than they are gathered."""
     first = first_tensor(layout)
@@ -69,14 +120,26 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
         if index is not None and what in ("param", "ndim", "shape"):
             (numbers if what == "param" else shapes).add(index)
     order, others = sorted(numbers), sorted(shapes)
+    reads = sorted(filter(is_read, needed))
 
     def look(leaves: Sequence[Any]) -> Any:
-        return (*[leaves[i] for i in order], *[shape_key(leaves[i]) for i in others])
+        numbers = [number_key(leaves[i]) for i in order]
+        return (*numbers, *[shape_key(leaves[i]) for i in others])
+
+    def look_around(leaves: Sequence[Any]) -> Any:
+        return (*map(look_up, reads), *look(leaves))
 
     def look_at_number(leaves: Sequence[Any]) -> Any:
-        return leaves[order[0]]
+        return number_key(leaves[order[0]])
 
+    if reads:
+        return look_around
     return look_at_number if len(order) == 1 and not others else look
+
+
+def number_key(number: Any) -> Any:
+    """Return a number as a key; 0.0 equals -0.0, and NaN not even itself."""
+    return repr(number) if not number or math.isnan(number) else number
 
 
 def shape_key(x: Tensor) -> Any:

@@ -9,27 +9,50 @@ import functools
 import inspect
 import itertools
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..capture.dialect import load_dialects
 from ..context import Counter, normalize_key
-from ..errors import TraceError
+from ..errors import DisprovedError, GradientError, TraceError
+from ..identity import items_key, value_key
 from ..ir.calls import Called, mark
-from ..ir.record import NeedFact, Value, lift
+from ..ir.questions import crossing, note
+from ..ir.record import NeedFact, Trace, Value, lift
 from ..ir.replay import replay
-from ..lowering.backend import Backend, in_use
+from ..lowering.backend import Backend, in_use, key_for
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import Lowered, lower_pair
+from ..proof.functions import FunctionUnderProof, prove_function
+from ..proof.setting import ALL, how_much, is_asked
+from ..reads import is_read, look_up_all
+from ..threads import build_once
 from ..trees import optree
-from .arguments import PLAIN, Layout, flatten, one_backend, owner_of, read_layout, unwrap
+from .arguments import (
+    PLAIN,
+    Layout,
+    as_numbers,
+    flatten,
+    one_backend,
+    owner_of,
+    read_layout,
+    unwrap,
+)
 from .binding import Entry, assemble, bind_leaves
-from .facts import gather_facts, watch
-from .native import run_as_it_is
+from .facts import facts_of_symbols, gather_facts, watch
+from .native import (
+    is_imported,
+    is_original_on,
+    no_original,
+    refuse_elsewhere,
+    run_as_it_is,
+    warn_disproved,
+)
 from .record import NotCaptured, Recipe, Variant, capture_function
 
 Tensor = Any
@@ -42,7 +65,6 @@ tracers: list[tuple[Callable[[], bool], Callable[..., Any]]] = []
 # For compilers whose traces hold nothing but constants.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
-_lock = threading.RLock()
 
 
 class Function:
@@ -59,11 +81,12 @@ class Function:
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
 
-    def __init__(self, recipe: Recipe, wrapped: Any = None) -> None:
+    def __init__(self, recipe: Recipe, wrapped: Any = None, prove: bool = True) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one
         self.recipe = recipe
         self.name = recipe.name
         self.native = recipe.native
+        self.prove = prove
         self.parameters = parameters_of(wrapped if wrapped is not None else recipe)
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
@@ -91,6 +114,17 @@ class Function:
         for part in name.split("."):
             found = getattr(found, part, None)
         return name if found is self else (_rebuild, (self.to_dict(), self._key))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind to an object as functions do: a method with a gradient of its own.
+
+        It runs as it is, by a copy that nobody keeps: the object may change between calls, and is not kept alive.
+        """
+        if instance is None:
+            return self
+        method = self._copy()
+        method.native = self.native is not False
+        return functools.partial(method, instance)
 
     def keyed(self, key: Any) -> Function:
         """Return this Function with reproducible random draws, the same on every framework.
@@ -145,6 +179,8 @@ class Function:
                         kinds.append(kind)
                     elif kind in PLAIN:
                         kinds.append((kind, value))
+                    elif isinstance(value, Value):  # whose dtype is no key
+                        return self._apply_any(args, kwargs, None)
                     else:
                         kinds.append((kind, value.dtype))
                 entry = self._entries.get(tuple(kinds))
@@ -157,6 +193,10 @@ class Function:
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
         leaves, tree = flatten(args, kwargs)
+        numbers = as_numbers(leaves)
+        if numbers is not None:
+            leaves, key = numbers, None
+            args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
             return self.inline(leaves, tree)
         load_dialects()  # what stands for tensors to come is known by then
@@ -170,22 +210,18 @@ class Function:
 
     def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
         """Return what runs a call of this layout, built at the first one."""
-        if key is None:
-            kinds = tuple(
-                (type(leaf), leaf.dtype if hasattr(leaf, "dtype") else _value_key(leaf))
-                for leaf in leaves
+        kinds = tuple(map(kind_of, leaves))
+        if key is None or None in kinds:  # an object that has a dtype may be no tensor
+            key = (
+                tree,
+                tuple(kind or value_key(leaf) for kind, leaf in zip(kinds, leaves, strict=True)),
             )
-            key = (tree, kinds)
-        entry = self._entries.get(key)
-        if entry is None:
-            with _lock:
-                entry = self._entries.get(key)
-                if entry is None:
-                    entry = self._build(leaves, tree)
-                    if len(self._entries) >= MOST_ENTRIES:
-                        self._entries.clear()
-                    self._entries[key] = entry
-        return entry
+        try:
+            hash(key)
+        except TypeError:  # an object holds what has no hash, as TensorFlow's tensors
+            return self._build(leaves, tree)
+        build = partial(self._build, leaves, tree)
+        return self._entries.get(key) or build_once(self._entries, key, build, MOST_ENTRIES)
 
     def _build(self, leaves: Sequence[Any], tree: Any) -> Entry:
         wrapped = tuple(i for i, leaf in enumerate(leaves) if unwrap(leaf) is not leaf)
@@ -213,33 +249,58 @@ class Function:
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry for unwrapped leaves: captured, or as it is."""
         if self.native is True:
-            return self._native_entry(layout, backend, None)
+            return self._native_entry(layout.without_objects(), backend, None)
+        return self._captured_or_native(
+            layout, backend, lambda: self._captured_entry(layout, backend, leaves)
+        )
+
+    def _captured_or_native(
+        self, layout: Layout, backend: Backend, capture: Callable[[], Entry]
+    ) -> Entry:
+        """Return the captured entry, or where there is none the function as it is.
+
+        On its own framework an imported one runs as it is whatever went wrong, but for gradients that do not fit.
+        """
         try:
-            return self._captured_entry(layout, backend, leaves)
+            return capture()
         except NotCaptured as error:
             if self.native is False:
                 raise error.error from error.__cause__
-            return self._native_entry(layout, backend, error.error)
+            return self._native_entry(layout.without_objects(), backend, error.error.to_keep())
+        except GradientError:
+            raise
+        except Exception:
+            if self.native is False or not is_original_on(self.recipe, backend):
+                raise
+            return self._native_entry(layout.without_objects(), backend, None)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         entry = self._lowered_entry(self.variant_for(layout, leaves), backend)
         if not self.facts - {"dtype"}:
             return entry
+        layout = layout.without_objects()
         # One lowering per set of facts; both change together, when more facts are needed.
         state: tuple[Any, dict[Any, Entry]] = watch(self.facts, layout), {}
         state[1][state[0](leaves)] = entry
+        reads = any(map(is_read, self.facts))
 
         def find(leaves: Sequence[Any]) -> Entry:
-            try:
-                return self._lowered_entry(self.variant_for(layout, leaves), backend)
-            except NotCaptured as error:
-                if self.native is False:
-                    raise error.error from error.__cause__
-                return self._native_entry(layout, backend, error.error)
+            own = layout.with_objects(leaves)
+            return self._captured_or_native(
+                layout,
+                backend,
+                lambda: self._lowered_entry(self.variant_for(own, leaves), backend),
+            )
 
         def with_facts(leaves: Sequence[Any]) -> Any:
-            """Look at the arguments first."""
-            nonlocal state
+            """Look at the arguments first, and at what is read besides them."""
+            if reads and backend.region is not None:
+                with backend.region():
+                    return choose(leaves)(leaves)
+            return choose(leaves)(leaves)
+
+        def choose(leaves: Sequence[Any]) -> Entry:
+            nonlocal state, reads
             look, known = state
             found = known.get(look(leaves))
             if found is None:
@@ -247,8 +308,9 @@ class Function:
                 found = find(leaves)
                 if self.facts != before or len(known) >= MOST_ENTRIES:
                     state = look, known = watch(self.facts, layout), {}
+                    reads = any(map(is_read, self.facts))
                 known[look(leaves)] = found
-            return found(leaves)
+            return found
 
         return with_facts
 
@@ -260,9 +322,35 @@ class Function:
         """
         while True:
             try:
-                return self.variant(layout, gather_facts(self.name, self.facts, layout, leaves))
+                facts = gather_facts(self.name, self.facts, layout, leaves)
+                variant = self.variant(layout, facts)
+                break
             except NeedFact:
                 continue
+        if variant.proof is None and is_asked(self.prove):
+            variant = self._prove(replace(variant, layout=layout), leaves)
+            variant = replace(variant, layout=layout.without_objects())
+            self.variants[layout.key, items_key(facts)] = variant
+        if isinstance(variant.proof, DisprovedError):
+            raise NotCaptured(variant.proof)
+        return variant
+
+    def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
+        """Return a captured form that was compared with what it was captured from."""
+
+        def recapture() -> Any:
+            return capture_function(self.recipe, variant.layout, variant.facts)
+
+        try:
+            proof = prove_function(FunctionUnderProof(self.recipe, variant, leaves), recapture)
+        except DisprovedError as error:
+            warn_disproved(error, self.__module__)
+            return replace(variant, proof=error.to_keep())
+        if not proof:
+            return replace(variant, proof="")
+        forward = variant.pair.forward
+        told = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
+        return replace(variant, proof=proof, pair=replace(variant.pair, forward=told))
 
     def variant(self, layout: Layout, facts: Mapping[str, Any]) -> Variant:
         """Return the graphs for a layout under these facts, captured once.
@@ -271,24 +359,42 @@ class Function:
             NeedFact: more facts are needed; `self.facts` has been extended.
             NotCaptured: it cannot be captured.
         """
-        key = (layout.key, tuple(facts.items()))
-        with _lock:
-            variant = self.variants.get(key)
-            if variant is None:
-                if not self.facts <= facts.keys():
-                    raise NeedFact(*self.facts)
-                try:
-                    variant = capture_function(self.recipe, layout, facts)
-                except NeedFact as need:
-                    if facts.keys() >= set(need.facts):
-                        message = f"function {self.name!r} needs {', '.join(need.facts)} in a way not captured"
-                        raise NotCaptured(TraceError(message)) from need
-                    self.facts = self.facts | set(need.facts)
-                    raise
-                if len(self.variants) >= MOST_VARIANTS:
-                    self.variants.clear()
-                self.variants[key] = variant
+        key = (layout.key, items_key(facts))
+        try:
+            hash(key)
+        except TypeError as error:
+            message = f"function {self.name!r} got an object that holds what has no hash: {error}"
+            raise NotCaptured(TraceError(message)) from error
+        variant = self.variants.get(key)
+        if variant is not None:
             return variant
+        if not self.facts <= facts.keys():
+            raise NeedFact(*self.facts, noted=False)
+        build = partial(self._capture, layout, facts)
+        return build_once(self.variants, key, build, MOST_VARIANTS)
+
+    def _capture(self, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+        try:
+            variant = capture_function(self.recipe, layout, facts)
+        except NeedFact as need:
+            if facts.keys() >= set(need.facts):
+                message = (
+                    f"function {self.name!r} needs {', '.join(need.facts)} in a way not captured"
+                )
+                raise NotCaptured(TraceError(message)) from need
+            self.facts = self.facts | set(need.facts)
+            raise
+        return replace(variant, layout=layout.without_objects())
+
+    def renewed(self, variant: Variant) -> Variant:
+        """Return a captured form as it is for what is read now: the rule in force, the rules that names mean.
+
+        Raises:
+            NeedFact: under them, more has to be known of the arguments.
+            NotCaptured: under them, it cannot be captured.
+        """
+        read = look_up_all(variant.facts)
+        return self.variant(variant.layout, {**variant.facts, **read}) if read else variant
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         pair = variant.pair
@@ -296,25 +402,39 @@ class Function:
         dtype = variant.layout.dtype
         lacking = find_lacking(f"function {self.name!r}", backend, pair.forward, pair.backward)
         refuse_lacking(lacking, dtype or "")
-        return bind_leaves(self, variant, backend, lowered)
+        entry = bind_leaves(self, variant, backend, lowered)
+        return self._proving(entry, variant) if how_much() == ALL else entry
+
+    def _proving(self, entry: Entry, variant: Variant) -> Entry:
+        """Return an entry that compares the function with its graphs on each call's arguments."""
+
+        def recapture() -> Any:
+            return capture_function(self.recipe, variant.layout, variant.facts)
+
+        def proving(leaves: Sequence[Any]) -> Any:
+            under_proof = FunctionUnderProof(self.recipe, variant, leaves)
+            prove_function(under_proof, recapture, is_call=True)
+            return entry(leaves)
+
+        return proving
 
     def lowered(self, variant: Variant, backend: Backend) -> Lowered:
         """Return a captured form as one backend runs it, lowered once."""
-        with _lock:
-            known = variant.lowered.get(backend.name)
-            if known is None:
-                known = variant.lowered[backend.name] = lower_pair(variant.pair, backend)
-            return known
+        build = partial(lower_pair, variant.pair, backend)
+        return build_once(variant.lowered, backend.name, build)
 
     def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
-        apply = getattr(self.recipe, "apply", None)
-        if apply is not None and backend.name == self.recipe.dialect():
+        refuse_elsewhere(error, backend)
+        if is_original_on(self.recipe, backend):
+            apply = self.recipe.apply  # type: ignore[attr-defined]
 
             def original(leaves: Sequence[Any]) -> Any:
                 args, kwargs = layout.rebuild(leaves)
                 return apply(*args, **kwargs)
 
             return original
+        if is_imported(self.recipe) and error is not None:
+            raise no_original(error, self.recipe) from error.__cause__
 
         def native(leaves: Sequence[Any]) -> Any:
             return run_as_it_is(self, layout, backend, leaves, error)
@@ -327,7 +447,7 @@ class Function:
         def draw_anew() -> Any:
             if self._key is None:
                 return (self._draw_key or backend.draw_key)()
-            return backend.fold_in(self._key, next(self._counter))
+            return backend.fold_in(key_for(backend, self._key), next(self._counter))
 
         return draw_anew() if backend.repeat_draw is None else backend.repeat_draw(draw_anew)
 
@@ -351,9 +471,10 @@ class Function:
         trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
         layout = read_layout(self.name, self.parameters, leaves, tree)
         try:
-            variant = self.variant(layout, {})
+            with crossing(NeedFact):
+                variant = self._variant_for_symbols(trace, layout, leaves)
         except NotCaptured as error:
-            raise error.error from error.__cause__
+            raise note(error.error) from error.__cause__
         pair = variant.pair
         given = {
             leaf.name: value
@@ -369,6 +490,15 @@ class Function:
             pair.backward, pair.cotangents, names, pair.wrt, tuple(o.node for o in outputs)
         )
         return assemble(variant, mark(trace, called, [given[name].node for name in names]))
+
+    def _variant_for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the graphs for symbolic arguments, under the facts about them that turn out to be needed."""
+        facts: dict[str, Any] = {}
+        while True:
+            try:
+                return self.variant(layout, facts)
+            except NeedFact:
+                facts = facts_of_symbols(trace, self.facts, layout, leaves)
 
 
 def _rebuild(data: dict[str, Any], key: Any) -> Function:
@@ -389,11 +519,11 @@ def parameters_of(function: Any) -> inspect.Signature | None:
         return None
 
 
-def _value_key(leaf: Any) -> Any:
-    if isinstance(leaf, float):
-        return None
-    try:
-        hash(leaf)
-    except TypeError:
-        return id(leaf)
-    return leaf
+def kind_of(leaf: Any) -> Any:
+    """Return what a call looks at of a leaf, where that is less than all of it: of a number, of a tensor."""
+    kind = type(leaf)
+    if kind is float:
+        return kind
+    if kind in PLAIN:
+        return (kind, leaf)
+    return None if owner_of(unwrap(leaf)) is None else (kind, leaf.dtype)

@@ -5,15 +5,16 @@ Gradients may come flat (one for each tensor, or for each argument) or structure
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GradientError
 from ..ir.constants import lift_array
-from ..ir.record import NeedFact, Trace, Value
-from ..ir.types import BOOL, INPUT_SHAPE, UNKNOWN, Type
+from ..ir.record import NeedFact, Trace, Value, cast_node
+from ..ir.types import BOOL, INPUT_SHAPE, UNKNOWN, T, Type, is_float
 from ..trees import optree
-from .arguments import Layout, Leaf
+from .arguments import PLAIN, Forgotten, Layout, Leaf
 
 Tensor = Any
 CONTAINERS = (tuple, list, dict)
@@ -26,20 +27,24 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
         GradientError: their number or nesting fits neither the arguments nor their leaves.
     """
     leaves = layout.leaves
-    tensors = layout.indices("tensor")
     args, kwargs = layout.rebuild(range(len(leaves)))
-    structured = _match_structure(returned, args, kwargs, len(leaves))
+    # Keywords that hold floats wait for gradients too.
+    floats = [i for i, leaf in enumerate(leaves) if leaf.is_float or leaf.dtype == T]
+    named = any(i >= layout.positional for i in floats)
+    structured = _match_structure(returned, args, kwargs, len(leaves), named)
     if structured is not None:
-        return structured
+        return refuse_objects(function, structured, layout)
     flat = optree.tree_leaves(returned, none_is_leaf=True)
-    floats = tuple(i for i in tensors if leaves[i].is_float or leaves[i].dtype == "T")
-    everything = tuple(range(len(leaves)))
-    for targets in (everything, everything[: layout.positional], tensors, floats):
+    everything = list(range(len(leaves)))
+    positional = everything if named else everything[: layout.positional]
+    for targets in (everything, positional, list(layout.indices("tensor")), floats):
         if len(flat) == len(targets):
+            if len(flat) > 1:
+                _refuse_unordered(function, args, kwargs)
             gradients: list[Any] = [None] * len(leaves)
             for i, gradient in zip(targets, flat, strict=True):
                 gradients[i] = gradient
-            return gradients
+            return refuse_objects(function, gradients, layout)
     count = "1 gradient" if len(flat) == 1 else f"{len(flat)} gradients"
     paths = ", ".join(leaf.path for leaf in leaves)
     raise GradientError(
@@ -48,18 +53,69 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
     )
 
 
+def refuse_objects(function: str, gradients: list[Any], layout: Layout) -> list[Any]:
+    """Return the gradients where none is for an object that is no tensor.
+
+    Raises:
+        GradientError: one is, and would be lost.
+    """
+    for leaf, gradient in zip(layout.leaves, gradients, strict=True):
+        if gradient is None or leaf.kind != "static" or isinstance(leaf.value, PLAIN):
+            continue
+        value = leaf.value
+        kind = value.kind if isinstance(value, Forgotten) else type(value).__name__
+        raise GradientError(
+            f"function {function!r} returned a gradient for argument {leaf.path!r}, a {kind}, whose tensors "
+            f"are not seen. Register its class with optree.register_pytree_node (a dataclass: decorate it with "
+            f"optree.dataclasses.dataclass), or pass its tensors as arguments"
+        )
+    return gradients
+
+
+def _refuse_unordered(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse flat gradients where the order of the arguments is not that of the author's mind.
+
+    Raises:
+        GradientError: several keywords are among them, or a dict whose own order is not that of its sorted keys.
+    """
+    dicts = [kwargs]
+    optree.tree_map(lambda _: None, args, is_leaf=lambda node: _note_dict(node, dicts))
+    for each in dicts:
+        names = [name for name, value in each.items() if optree.tree_leaves(value)]
+        # Leaves come by sorted keys; keywords in the order of a call, which its function does not know.
+        if len(names) > 1 and (each is kwargs or names != sorted(names, key=str)):
+            shown = ", ".join(f"{name!r}: ..." for name in names[:4])
+            raise GradientError(
+                f"function {function!r} returned flat gradients for arguments by name, which have no order. "
+                f"Nest them like the arguments: {{{shown}}}"
+            )
+
+
+def _note_dict(node: Any, dicts: list[dict[Any, Any]]) -> bool:
+    if isinstance(node, dict) and not isinstance(node, OrderedDict):
+        dicts.append(node)
+    return False
+
+
 def _match_structure(
-    returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+    returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int, named: bool
 ) -> list[Any] | None:
-    """Return the gradients where they are nested like the arguments, else None."""
+    """Return the gradients where they are nested like the arguments, else None.
+
+    Args:
+        named: whether arguments by keyword wait for gradients, so that those by position are not all.
+    """
     if isinstance(returned, list):
         returned = tuple(returned)
     candidates: list[tuple[Any, Any]] = []
     if isinstance(returned, tuple):
         if kwargs and len(returned) == len(args) + 1 and isinstance(returned[-1], dict):
             candidates.append(((*args, kwargs), returned))
-        if len(returned) == len(args):
+        if len(returned) == len(args) and not named:
             candidates.append((args, returned))
+        is_pair = len(returned) == 2 and isinstance(returned[0], tuple | list)
+        if kwargs and is_pair and isinstance(returned[1], dict):
+            candidates.append(((args, kwargs), returned))
     if len(args) == 1 and not kwargs:
         candidates.append(((args[0],), (returned,)))
     for shape, given in candidates:
@@ -126,6 +182,8 @@ def check_gradient(trace: Trace, leaf: Leaf, type_: Type, gradient: Any) -> Valu
         raise GradientError(
             f"{whose} bools as the gradient of argument {leaf.path!r}; multiply by the upstream gradient"
         )
+    if is_float(given) and given.dtype != type_.dtype:  # cast, as the frameworks' engines do
+        return trace.value(cast_node(gradient.node, type_.dtype))
     if given.dtype != type_.dtype:
         facts = trace.facts
         if "dtype" not in facts:

@@ -9,7 +9,7 @@ from ..lowering.backend import load_backend
 from .function import Function
 
 
-def from_autograd_function(cls: type) -> Function:
+def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     """Return a `torch.autograd.Function` class as a Function for every framework.
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are taken: a forward
@@ -19,14 +19,18 @@ def from_autograd_function(cls: type) -> Function:
         >>> clipped = xg.from_autograd_function(ClippedReLU)
         >>> y = clipped(x, 2.0)  # x: a tensor of torch, jax or TensorFlow, or a NumPy array
 
+    Args:
+        cls: the class.
+        prove: see `custom_gradient`.
+
     Raises:
         TypeError: it is no such class.
         TraceError: at a call in another framework; it cannot be captured.
     """
-    return import_from("torch", cls)
+    return import_from("torch", cls, prove)
 
 
-def from_custom_vjp(f: Any) -> Function:
+def from_custom_vjp(f: Any, *, prove: bool = True) -> Function:
     """Return a `jax.custom_vjp` function as a Function for every framework.
 
     A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what `jax.custom_gradient` makes.
@@ -34,27 +38,35 @@ def from_custom_vjp(f: Any) -> Function:
     Example:
         >>> clip_gradient = xg.from_custom_vjp(clip_gradient)
 
+    Args:
+        f: the function.
+        prove: see `custom_gradient`.
+
     Raises:
         TypeError: it is no such function, or its rules are not defined yet.
         TraceError: at a call in another framework; it cannot be captured.
     """
-    return import_from("jax", f)
+    return import_from("jax", f, prove)
 
 
-def from_tf_custom_gradient(f: Any) -> Function:
+def from_tf_custom_gradient(f: Any, *, prove: bool = True) -> Function:
     """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
 
     Example:
         >>> log1pexp = xg.from_tf_custom_gradient(log1pexp)
 
+    Args:
+        f: the function.
+        prove: see `custom_gradient`.
+
     Raises:
         TypeError: it is no such function.
         TraceError: at a call in another framework; it cannot be captured.
     """
-    return import_from("tensorflow", f)
+    return import_from("tensorflow", f, prove)
 
 
-def import_from(framework: str, native: Any) -> Function:
+def import_from(framework: str, native: Any, prove: bool = True) -> Function:
     """Return a framework's own custom gradient as a Function.
 
     Raises:
@@ -63,4 +75,4 @@ def import_from(framework: str, native: Any) -> Function:
     backend = load_backend(framework)
     if backend.import_function is None:
         raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
-    return Function(backend.import_function(native))
+    return Function(backend.import_function(native), prove=prove)

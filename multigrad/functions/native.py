@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..errors import GradientError, MultigradError, TraceError
+from ..errors import (
+    DisprovedError,
+    GradientError,
+    MultigradError,
+    NativeRuleWarning,
+    TraceError,
+)
+from ..ir import ops
 from ..ir.types import FLOATS, dtype_name
 from ..lowering.backend import Backend
 from ..lowering.input_checks import shapes_agree
@@ -38,8 +46,9 @@ def run_as_it_is(
         TraceError: it was not captured, and is written for another framework.
         GradientError: its gradients do not fit its arguments.
     """
+    refuse_elsewhere(error, backend)
     if getattr(function.recipe, "backward", True) is None:  # the framework's own derivative
-        return function.recipe.run(*layout.rebuild(leaves)).outputs
+        return _run_forward(function, layout, backend, leaves, error)
     indices = layout.indices("tensor")
     foreign = error is not None and function.recipe.dialect() not in ("", backend.name)
     seen: dict[str, Any] = {}
@@ -54,7 +63,7 @@ def run_as_it_is(
         positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
         seen["positions"] = positions
         if foreign and any(owner_of(flat[i]) is not backend for i in positions):
-            raise error  # type: ignore[misc]
+            raise error.to_keep()  # type: ignore[union-attr]
         marked = tuple(
             n
             for n, i in enumerate(positions)
@@ -82,6 +91,36 @@ def run_as_it_is(
     return optree.tree_unflatten(seen["tree"], flat)
 
 
+def _run_forward(
+    function: Function,
+    layout: Layout,
+    backend: Backend,
+    leaves: Sequence[Any],
+    error: TraceError | None,
+) -> Any:
+    """Call a forward alone, whose derivative is the framework's own."""
+    outputs = run_recipe(function, backend, *layout.rebuild(leaves), error).outputs
+    owners = map(owner_of, optree.tree_leaves(outputs, none_is_leaf=True))
+    if error is not None and any(owner not in (None, backend) for owner in owners):
+        raise error
+    return outputs
+
+
+def is_imported(recipe: Any) -> bool:
+    """Return whether a recipe is a framework's own custom gradient, which runs as it is by its original alone."""
+    return hasattr(recipe, "apply")
+
+
+def is_original_on(recipe: Any, backend: Backend) -> bool:
+    """Return whether the original of an imported function runs on a backend."""
+    return is_imported(recipe) and backend.name == recipe.dialect()
+
+
+def no_original(error: TraceError, recipe: Any) -> TraceError:
+    """Return why an imported function does not run on another framework than its own."""
+    return TraceError(f"{error}; it runs as it is on {recipe.dialect()} alone", error.place)
+
+
 def run_recipe(
     function: Function,
     backend: Backend,
@@ -94,6 +133,7 @@ def run_recipe(
     Raises:
         TraceError: it was not captured (`error`), is written for another framework, and fails here.
     """
+    refuse_elsewhere(error, backend)
     is_foreign = error is not None and function.recipe.dialect() not in ("", backend.name)
 
     def attempt(run: Callable[..., Any], *given: Any) -> Any:
@@ -108,10 +148,30 @@ def run_recipe(
 
     if not is_foreign:
         return function.recipe.run(args, kwargs)
+    if is_imported(function.recipe) and error is not None:
+        raise no_original(error, function.recipe) from error.__cause__
     recorded = attempt(function.recipe.run, args, kwargs)
     if recorded.pull is None:
         return recorded
     return replace(recorded, pull=partial(attempt, recorded.pull))
+
+
+def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
+    """Say on another framework than the code's own why its graph is not used; there, it runs as it is.
+
+    Raises:
+        DisprovedError: this is another framework.
+    """
+    if isinstance(error, DisprovedError) and error.home not in ("", backend.name):
+        raise error.to_keep()
+
+
+def warn_disproved(error: DisprovedError, module: str) -> None:
+    """Say that a function runs as it is, as its graph is not what was written."""
+    file, line = error.place or ("<unknown>", 1)
+    where = f"on {error.home} only" if error.home else "everywhere"
+    message = f"{error}. It runs as it is, {where}"
+    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
 
 
 def check_native(
@@ -135,6 +195,8 @@ def check_native(
             f"{path!r} of shape {tuple(tensor.shape)}; expected the same shape"
         )
     given, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
+    if given != expected and given in FLOATS:  # as the frameworks' engines do
+        return backend.ops[ops.CAST](gradient, dtype=tensor.dtype)
     if given != expected:
         raise GradientError(
             f"function {function!r} returned a {given} gradient for argument {path!r} of {expected}; "

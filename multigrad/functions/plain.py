@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..capture.capture import run_function
+from ..capture.capture import run_written_in
+from ..capture.dialect import check_dialect
 from ..ir.record import Trace
 from ..rule import name_of
 from .arguments import signature_of
-from .custom_gradient import library_of
+from .custom_gradient import library_of, named_library
 from .function import Function
 from .record import Recorded
 
@@ -27,6 +28,7 @@ class PairRecipe:
     residuals: Callable[..., Any] | None
     name: str
     native: bool | None = None
+    library: str = ""
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -35,13 +37,19 @@ class PairRecipe:
 
     def dialect(self) -> str:
         """Return the library that the forward is written in, "" where it is written for all."""
+        if self.library:
+            return named_library(self.library)
         return library_of(self.forward) or (
             "" if self.backward is None else library_of(self.backward)
         )
 
+    def functions(self) -> tuple[Any, ...]:
+        given = (self.forward, self.backward, self.residuals)
+        return tuple(function for function in given if function is not None)
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-            return run_function(function, trace, *given, **named)
+            return run_written_in(self.library, function, trace, *given, **named)
 
         outputs = run(self.forward, *args, **kwargs)
         keeps = self.residuals is not None
@@ -76,6 +84,8 @@ def function(
     residuals: Callable[..., Any] | None = None,
     *,
     native: bool | None = None,
+    dialect: str | None = None,
+    prove: bool = True,
 ) -> Function:
     """Return a Function of a forward and a backward, for every framework.
 
@@ -92,7 +102,7 @@ def function(
             derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called as
             `backward(grad_out, kept)`.
-        native: see `custom_gradient`.
+        native, dialect, prove: see `custom_gradient`.
 
     Raises:
         GradientError, TraceError: at a call; see `custom_gradient`.
@@ -100,5 +110,6 @@ def function(
     for role in (backward, residuals):
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
-    recipe = PairRecipe(forward, backward, residuals, name_of(forward), native)
-    return Function(recipe, forward)
+    library = check_dialect(dialect)
+    recipe = PairRecipe(forward, backward, residuals, name_of(forward), native, library)
+    return Function(recipe, forward, prove)

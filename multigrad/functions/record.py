@@ -7,22 +7,27 @@ Forward and backward are recorded in one trace, so that what they share is one n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ..capture.capture import has_number_from_elsewhere
-from ..capture.dialect import describe_routes, load_dialects
+from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.tracer import V
-from ..errors import GradientError, MultigradError, TraceError
-from ..ir import neutral
+from ..capture.witness import Witness
+from ..errors import DisprovedError, GradientError, MultigradError, TraceError
+from ..ir import neutral, questions
 from ..ir.facts import needed_shapes
-from ..ir.graph import Graph, Location, Node
+from ..ir.graph import Graph, Node
 from ..ir.passes import simplify
 from ..ir.record import NeedFact, Trace, Value, constant, known_shape
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..pair import GraphPair
+from ..reads import reading
 from ..trees import optree
 from .arguments import Layout, Leaf
+from .failures import NotCaptured, explain, is_users_own
 from .gradients import check_gradient, match_gradients
 
 Tensor = Any
@@ -72,6 +77,10 @@ class Recipe(Protocol):
         """Return the library that it is written in, "" where it is written for all."""
         ...
 
+    def functions(self) -> tuple[Any, ...]:
+        """Return the user's functions that it runs, the forward first; none where there are graphs in their place."""
+        ...
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Run it on symbolic values."""
         ...
@@ -91,6 +100,8 @@ class Variant:
         outputs: the nesting of the outputs.
         fixed: outputs that are no tensors, by position.
         facts: what was fixed for the capture.
+        proof: "" where the graphs were compared with what they were captured from, why that could not be done, or the
+            error that says that they are not the same; None: it was not tried yet.
         lowered: what it was lowered to, by backend.
     """
 
@@ -99,15 +110,12 @@ class Variant:
     outputs: Any
     fixed: Mapping[int, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    proof: str | DisprovedError | None = None
     lowered: dict[str, Any] = field(default_factory=dict)
 
 
-class NotCaptured(Exception):
-    """A function cannot be captured; `error` says why."""
-
-    def __init__(self, error: TraceError) -> None:
-        super().__init__(str(error))
-        self.error = error
+# What is being captured, from the outside in: a capture that needs itself would never end.
+_in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
 
 
 def capture_function(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
@@ -123,13 +131,33 @@ def capture_function(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -
 
     in_use()  # a framework imported by now has its dialect registered
     load_dialects()
+    own = (recipe, layout.key, tuple(facts.items()))
+    if any(own == other for other in _in_progress.get()):
+        message = f"function {recipe.name!r} applies itself to arguments like its own"
+        raise NotCaptured(TraceError(message))
+    reset = _in_progress.set((*_in_progress.get(), own))
+    try:
+        with intercepting(), reading() as found:
+            variant = _capture(recipe, layout, facts)
+    finally:
+        _in_progress.reset(reset)
+    if any(facts.get(fact, found) != meaning for fact, meaning in found.items()):
+        raise NeedFact(*found, noted=False)
+    return variant
+
+
+def _capture(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+    """Record once; again where something may have come from outside of the arguments."""
     recording = _Recording(recipe, layout, facts)
-    variant = recording.run()
-    if recording.trace.lifted or has_number_from_elsewhere(
-        recording.graphs, recording.trace, _statics(layout)
+    variant = recording.run_asking()
+    moved = recording.trace.witness.moved
+    if (
+        moved
+        or recording.trace.lifted
+        or has_number_from_elsewhere(recording.graphs, recording.trace, _statics(layout))
     ):
         again = _Recording(recipe, layout, recording.trace.facts)
-        other = again.run()
+        other = again.run_asking()
         first, second = recording.trace.lifted, again.trace.lifted
         if any(a is b for a in first for b in second):
             raise NotCaptured(
@@ -142,7 +170,8 @@ def capture_function(recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -
             (variant.pair.forward, other.pair.forward),
             (variant.pair.backward, other.pair.backward),
         )
-        if any(a.outputs != b.outputs for a, b in pairs):
+        drew = moved and again.trace.witness.moved  # not another thread, which draws once
+        if drew or any(a.outputs != b.outputs for a, b in pairs):
             raise NotCaptured(
                 TraceError(
                     f"function {recipe.name!r} gives another graph each time: it draws a number, or reads "
@@ -162,10 +191,23 @@ class _Recording:
     def __init__(self, recipe: Recipe, layout: Layout, facts: Mapping[str, Any]) -> None:
         self.recipe = recipe
         self.layout = layout
-        self.trace = Trace(recipe.name, facts, V, kind="function")
+        self.is_imported = hasattr(recipe, "apply")
+        kind = "imported function" if self.is_imported else "function"
+        self.trace = Trace(recipe.name, facts, V, kind)
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)
+
+    def run_asking(self) -> Variant:
+        """Run the recipe; what symbols were asked and could not say is raised, whoever caught it."""
+        witness = self.trace.witness = Witness(self.trace)
+        try:
+            with witness, questions.asking():
+                variant = self.run()
+            witness.check_left()
+        except TraceError as error:
+            raise NotCaptured(error) from error
+        return variant
 
     def run(self) -> Variant:
         trace, layout = self.trace, self.layout
@@ -218,7 +260,7 @@ class _Recording:
             wrt,
             recorded.keeps_output,
             undifferentiable,
-            recorded.twice,
+            recorded.twice and not trace.lost_gradient,
         ).without_calls()
         return Variant(pair, layout, outputs, fixed, dict(self.facts))
 
@@ -246,18 +288,9 @@ class _Recording:
         except MultigradError:
             raise
         except Exception as error:
-            tb = error.__traceback__
-            place = None
-            while tb is not None:
-                code, line = tb.tb_frame.f_code, tb.tb_lineno
-                is_users = any(code is own for own in self.trace.codes)
-                place = (code.co_filename, line) if is_users else place
-                if is_users and tb.tb_next is None:
-                    raise  # raised by the user's own statement
-                tb = tb.tb_next
-            at = f" ({Location(*place)})" if place else ""
-            message = f"function {self.trace.name!r}{at} raised {type(error).__name__} while captured: {error}"
-            raise NotCaptured(TraceError(message, place)) from error
+            if not self.is_imported and is_users_own(self.trace, error):
+                raise
+            raise explain(self.trace, self.layout, error) from error
 
     def check_output(self, output: Any) -> Any:
         """Return an output that is no symbolic value: a number, a word, None."""
@@ -311,9 +344,12 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
+        asked = questions.count()
         try:
-            returned = self.attempt(lambda: pull(upstream))
+            with written_in(self.trace, self.trace.latest):
+                returned = self.attempt(lambda: pull(upstream))
         except NeedFact as need:  # a cotangent has the shape of its output
+            questions.forget(asked)
             raise NeedFact(*facts_of_inputs(need.facts, sources)) from None
         matched = match_gradients(self.trace.name, returned, self.layout)
         nodes, names = [], []
@@ -361,6 +397,17 @@ class _Recording:
             for target, gradient in zip(targets, found, strict=True)
         ]
         return tuple(nodes), tuple(floats)
+
+
+@contextmanager
+def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
+    """Let methods mean what they mean in a library, or in one of several."""
+    before = trace.dialect, trace.readings
+    trace.dialect, trace.readings = readings[0] if readings else "", readings
+    try:
+        yield
+    finally:
+        trace.dialect, trace.readings = before
 
 
 def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:

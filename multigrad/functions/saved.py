@@ -87,6 +87,10 @@ class SavedRecipe:
         """Return "": a document is written for all."""
         return ""
 
+    def functions(self) -> tuple[Any, ...]:
+        """Return none: graphs are all that there is."""
+        return ()
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Record the form that fits the arguments."""
         leaves, tree = flatten(args, kwargs)

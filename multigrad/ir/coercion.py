@@ -12,6 +12,7 @@ from . import ops
 from .constants import array_node
 from .graph import Node, make_node
 from .ops import Op
+from .questions import note
 from .types import (
     BOOL,
     BOOL_SCALAR,
@@ -27,11 +28,16 @@ from .types import (
 
 
 class NeedFact(Exception):
-    """Python needs something concrete; the capture is repeated with these facts fixed."""
+    """Python needs something concrete; the capture is repeated with these facts fixed.
 
-    def __init__(self, *facts: str) -> None:
+    `noted`: it is asked of a symbol, which the user's code may hide; not where we ask for it between captures.
+    """
+
+    def __init__(self, *facts: str, noted: bool = True) -> None:
         super().__init__(*facts)
         self.facts = facts
+        if noted:
+            note(self)
 
 
 def constant(number: Any) -> Node:
@@ -71,10 +77,11 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
         if condition.type.dtype != "bool":
             raise TypeError(f"the condition must be bool, not {condition.type}")
         if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
-            # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype
+            # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype; of two bools, of bools
+            dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
             filled = make_node(
-                ops.FULL_LIKE, (condition, values[0]), {"dtype": T},
-                Type("tensor", T, condition.type.shape),
+                ops.FULL_LIKE, (condition, values[0]), {"dtype": dtype},
+                Type("tensor", dtype, condition.type.shape),
             )  # fmt: skip
             values = [filled, values[1]]
         return [condition, *_unify(op, values, facts, keep_bools=True)]

@@ -6,12 +6,12 @@ twice and identity is equality. A graph names its inputs and outputs; everything
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from ..threads import make_lock
 from .types import Type
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Graph:
 
 
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
-_lock = threading.Lock()
+_lock = make_lock()
 
 
 def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_: Type) -> Node:

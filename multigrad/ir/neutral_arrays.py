@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 from operator import index
 from typing import Any
 
 from . import ops
 from .record import Value, apply, constant, known_shape
-from .types import INPUT_SHAPE
+from .types import BOOL, INPUT_SHAPE
 
 Axis = int | tuple[int, ...] | list[int] | None
 Tensor = Any
+# The keys that draws on arrays take one after the other, where code runs beside its graph.
+REPLAYED: ContextVar[Iterator[Any] | None] = ContextVar("multigrad_replayed", default=None)
 
 __all__ = [
     "all", "any", "bernoulli_like", "broadcast_to", "count_nonzero", "dim", "einsum",
@@ -179,9 +183,12 @@ def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
 
 
 def _draw_key(x: Tensor, key: Any) -> Any:
-    if key is None and isinstance(x, Value):
+    if key is not None:
+        return key
+    if isinstance(x, Value):
         return x.trace.next_key()
-    return key
+    replayed = REPLAYED.get()
+    return None if replayed is None else next(replayed)
 
 
 # --- products ------------------------------------------------------------------------------------
@@ -206,7 +213,10 @@ def _with_result(subscripts: str) -> str:
 
 def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
     """The sum of products along an axis."""
-    return sum(apply(ops.MUL, a, b), axis=axis)
+    products = apply(ops.MUL, a, b)
+    total = sum(products, axis=axis)
+    of_bools = isinstance(products, Value) and products.node.type.dtype == BOOL
+    return apply(ops.NE, total, 0) if of_bools else total
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import ops
-from .record import Value, apply, cast, native_dtype, pow
+from .record import Value, apply, cast, copy_of, native_dtype, pow
 from .types import BOOL, T
 
 Tensor = Any
@@ -41,7 +41,7 @@ def negative(x: Tensor) -> Tensor:
 
 
 def positive(x: Tensor) -> Tensor:
-    return x
+    return copy_of(x)
 
 
 def abs(x: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def isfinite(x: Tensor) -> Tensor:
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
     """x limited to [min, max]; None leaves a side open; NaN propagates; max where min > max."""
     if min is None:
-        return x if max is None else minimum(x, max)
+        return copy_of(x) if max is None else minimum(x, max)
     return maximum(x, min) if max is None else apply(ops.CLIP, x, min, max)
 
 

@@ -98,7 +98,7 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """`x[index]` of ints, slices, None and `...`; a mask or an array of indices is not captured.
+    """`x[index]` of ints, slices, None and `...`; several elements of an axis are `take`'s.
 
     Raises:
         TypeError: the index holds anything else.
@@ -114,11 +114,12 @@ def _static_item(item: Any) -> Any:
         return "..."
     if isinstance(item, slice):
         return tuple(None if n is None else integer(n) for n in (item.start, item.stop, item.step))
-    if isinstance(item, tuple) and len(item) == 3:  # a slice as the attribute holds it
-        return item
     if isinstance(item, bool) or (isinstance(item, Value) and item.node.type.kind != "scalar"):
         raise TypeError("it indexes by a mask or a tensor; use xp.where(condition, tensor, 0.0)")
-    return _integers(item)[0]
+    # A tensor of one element would pass for its number, and lose its axis.
+    if isinstance(item, tuple | list) or getattr(item, "ndim", 0):
+        raise TypeError("it indexes by several numbers at once; use xp.take(x, indices, axis)")
+    return integer(item)  # type: ignore[arg-type]
 
 
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
@@ -126,6 +127,8 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     at = indices.tolist() if hasattr(indices, "tolist") else indices
     if axis is None:
         x, axis = reshape(x, -1), 0
+    if any(isinstance(i, bool) for i in (at if isinstance(at, tuple | list) else [at])):
+        raise TypeError("its indices are bools; use xp.where(condition, tensor, 0.0)")
     taken = apply(ops.TAKE, x, indices=_integers(at), axis=one_axis(x, axis))
     return taken if isinstance(at, tuple | list) else squeeze(taken, axis)
 

@@ -10,7 +10,7 @@ from .record import apply
 Tensor = Any
 
 __all__ = [
-    "half", "hold", "matmul_left", "matmul_right", "part", "quantile_weights", "setitem",
+    "half", "hold", "item", "matmul_left", "matmul_right", "part", "quantile_weights", "setitem",
     "sort_like", "unhold", "unpart", "unrepeat", "unsort", "untake", "untile",
 ]  # fmt: skip
 
@@ -33,6 +33,11 @@ def unsort(values: Tensor, x: Tensor, axis: int, descending: bool) -> Tensor:
 
 def quantile_weights(x: Tensor, q: float, axis: Any) -> Tensor:
     return apply(ops.QUANTILE_WEIGHTS, x, axis=axis, q=q)
+
+
+def item(x: Tensor, index: Any) -> Tensor:
+    """`x[index]`, the index as the attribute holds it."""
+    return apply(ops.GETITEM, x, index=index)
 
 
 def setitem(x: Tensor, like: Tensor, index: Any) -> Tensor:

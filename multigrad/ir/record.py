@@ -14,11 +14,14 @@ from typing import Any
 
 from ..errors import TraceError
 from . import ops
+from .answers import Answers
+from .bools import on_bools
 from .coercion import NeedFact, cast_node, coerce, constant
 from .constants import lift_array
-from .facts import computed_shape, is_tensor_input, needed_shapes, shape_fact
+from .facts import computed_shape, is_tensor_input, shape_fact
 from .graph import Location, Node, make_node, walk
 from .ops import Op
+from .questions import note
 from .scalars import on_numbers
 from .types import (
     BOOL,
@@ -32,6 +35,7 @@ from .types import (
     Type,
     dtype_name,
 )
+from .wording import rephrase
 
 __all__ = [
     "NeedFact",
@@ -70,16 +74,23 @@ class Trace:
         self.locations: dict[Node, Location] = {}
         self.codes: set[CodeType] = set()
         self.numbers: set[float] = set()  # floats that the user's functions refer to
+        self.witness: Any = None  # looks for what the capture does beside the graph
+        self.by_identity = False  # they compare dtypes by `is`
         self.draws = 0
         self.key: Node | None = None
         self.dialect = ""
+        self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
+        self.latest: tuple[str, ...] = ()  # the same of the function that ran last
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self._like: Node | None = None
 
     def value(self, node: Node) -> Value:
         """Wrap a node as a symbolic value of this trace."""
-        return self.value_class(self, node)
+        value = self.value_class(self, node)
+        if self.witness is not None:
+            self.witness.made.append(weakref.ref(value))
+        return value
 
     def input(self, name: str, type_: Type) -> Value:
         """Return a new input."""
@@ -120,41 +131,22 @@ class Trace:
         where = self.location()
         at = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
-        if self.kind != "rule":
-            problem = problem.replace("register the rule with native=True", "give it native=True")
-            problem = problem.replace("a param of the rule", "an argument")
-        return TraceError(f"{self.kind} {self.name!r}{at} {problem}", place)
+        problem = rephrase(problem, self.kind)
+        return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
 
 
-class Value:
+class Value(Answers):
     """A symbolic value: a node of the graph under construction. It holds no numbers."""
 
-    __slots__ = ("__weakref__", "base", "node", "trace", "views")
-    __hash__ = object.__hash__
+    __slots__ = ("__weakref__", "base", "is_certain", "node", "trace", "views")
+    __hash__ = Answers.__hash__
 
     def __init__(self, trace: Trace, node: Node) -> None:
         self.trace = trace
         self.node = node
         self.base: Value | None = None  # what this is a view of
+        self.is_certain = True  # that it is a view: a library may have made a copy
         self.views: list[weakref.ref[Value]] = []
-
-    def __repr__(self) -> str:
-        return f"<symbolic {self.node.type}>"
-
-    def __bool__(self) -> bool:
-        return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
-
-    def __float__(self) -> float:
-        return float(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
-
-    def __int__(self) -> int:
-        return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
-
-    def __index__(self) -> int:
-        rounded = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC)
-        if self.node.type.dtype == "float" and self.node.op not in (*rounded, ops.CONST):
-            raise TypeError("a float cannot be used as an index")
-        return int(self._concrete("uses a tensor as an index", "Use xp functions"))
 
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:
@@ -162,37 +154,19 @@ class Value:
         return round(float(self), digits)
 
     def __floor__(self) -> Any:
-        return apply(ops.FLOOR, self)
+        return self._rounded(ops.FLOOR)
 
     def __ceil__(self) -> Any:
-        return apply(ops.CEIL, self)
+        return self._rounded(ops.CEIL)
 
     def __trunc__(self) -> Any:
-        return apply(ops.TRUNC, self)
+        return self._rounded(ops.TRUNC)
 
-    def _concrete(self, problem: str, advice: str) -> Any:
-        """Return the Python number, or ask for the facts that make it one."""
-        if self.node.op is ops.CONST:
-            return self.node.attr("value")
+    def _rounded(self, op: Op) -> Any:
+        """Round a number; of a tensor, Python makes one."""
         if self.node.type.kind == "scalar":
-            nodes = list(walk((self.node,)))
-            facts = {fact for node in nodes if (fact := _fact(node))}
-            for node in nodes:
-                if node.op in (ops.DIM, ops.SIZE) and not _fact(node):
-                    facts.update(needed_shapes(node.operands[0]))
-            if facts:
-                raise NeedFact(*sorted(facts))
-        where = self.trace.location()
-        line = f": {where.text!r}" if where and where.text else ""
-        raise self.trace.error(
-            f"{problem}{line}. {advice}, or register the rule with native=True to run it as it is"
-        )
-
-    def __iter__(self) -> Any:
-        raise self.trace.error("iterates over a tensor. Use whole-array operations")
-
-    def __contains__(self, item: Any) -> bool:
-        raise self.trace.error("looks for a value in a tensor. Use xp.any(tensor == value)")
+            return apply(op, self)
+        return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
 
     def __floordiv__(self, other: Any) -> Any:
         return apply(ops.FLOOR_DIVIDE, self, other)
@@ -246,12 +220,16 @@ class Value:
         return apply(ops.NEG, self)
 
     def __pos__(self) -> Any:
-        return self
+        return copy_of(self)
 
     def __abs__(self) -> Any:
         return apply(ops.ABS, self)
 
     def __invert__(self) -> Any:
+        if self.node.type.kind == "scalar" and self.node.type.dtype == BOOL:
+            raise self.trace.error(
+                "inverts a test of a number by ~, which gives -1 or -2 in Python. Write xp.logical_not(...)"
+            )
         return apply(ops.NOT if are_bools(self) else ops.BITWISE_INVERT, self)
 
     def __and__(self, other: Any) -> Any:
@@ -314,18 +292,13 @@ VIEWS = frozenset({
     "broadcast_to", "broadcast_to_shape", "expand_dims", "flip", "getitem", "half", "moveaxis", "part",
     "permute_dims", "reshape", "reshape_like", "squeeze", "stop_gradient", "swapaxes",
 })  # fmt: skip
+# Those that are a copy in some libraries, or of some strides.
+UNCERTAIN_VIEWS = (
+    ops.BROADCAST_TO_SHAPE, ops.FLIP, ops.HALF, ops.PART, ops.RESHAPE, ops.RESHAPE_LIKE,
+)  # fmt: skip
 EXACT_POWERS: dict[float, Op] = {
     2: ops.SQUARE, 0.5: ops.SQRT, -1: ops.RECIPROCAL, -0.5: ops.RSQRT,
 }  # fmt: skip
-
-
-def _fact(node: Node) -> str | None:
-    """Return the fact that would make a scalar node concrete."""
-    if node.op is ops.INPUT and node.type.kind == "scalar":
-        return f"param:{node.attr('name')}"
-    if node.op not in (ops.DIM, ops.SIZE):
-        return None
-    return shape_fact(node.operands[0], "shape")
 
 
 def pow(a: Any, b: Any) -> Any:
@@ -334,7 +307,7 @@ def pow(a: Any, b: Any) -> Any:
         if b in EXACT_POWERS:
             return apply(EXACT_POWERS[b], a)
         if b in (1, 3):
-            return a if b == 1 else a * a * a
+            return copy_of(a) if b == 1 else a * a * a
     return apply(ops.POW, a, b)
 
 
@@ -348,6 +321,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         return _compute(op, operands, attrs)
     nodes = [lift(trace, operand) for operand in operands]
     try:
+        op, is_bool = on_bools(op, nodes)
         nodes = coerce(op, nodes, trace.facts)
         type_ = op.result(*(node.type for node in nodes), **attrs)
     except TypeError as error:
@@ -359,10 +333,23 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     if node not in trace.locations and (where := trace.location()):
         trace.locations[node] = where
     value = trace.value(node)
+    if is_bool:
+        return apply(ops.NE, value, 0)
     if op.name in VIEWS and isinstance(operands[0], Value):
-        value.base = operands[0]
-        operands[0].views.append(weakref.ref(value))
+        mark_view(value, operands[0], op not in UNCERTAIN_VIEWS)
     return value
+
+
+def mark_view(value: Value, base: Value, is_certain: bool) -> None:
+    """Say that a value shares its memory with another, or may do so."""
+    value.base = base
+    value.is_certain = is_certain
+    base.views.append(weakref.ref(value))
+
+
+def copy_of(x: Any) -> Any:
+    """Return the same value under a new name: an update of one does not reach the other."""
+    return x.trace.value(x.node) if isinstance(x, Value) else x
 
 
 def known_shape(x: Any) -> tuple[int, ...] | None:
@@ -425,7 +412,12 @@ def cast(x: Any, dtype: Any) -> Any:
         raise x.trace.error(
             f"casts to {name}: rules compute in bool, int32 and float dtypes. {advice}"
         )
-    return apply(ops.CAST, x, dtype=name)
+    result = apply(ops.CAST, x, dtype=name)
+    if (
+        fixed is None and T in (name, own.dtype) and own.dtype in (T, *FLOATS)
+    ):  # perhaps its own, which makes no copy
+        mark_view(result, x, False)
+    return result
 
 
 def native_dtype(x: Any, dtype: Any) -> Any:

@@ -181,8 +181,21 @@ def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
     return reached
 
 
+def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dict[Node, str]:
+    """Return an input to keep for its dtype, where backward casts to it and nothing else tells it."""
+    heads = [node for node in backward.inputs if node.attr("name") in roles.cotangents]
+    if any(node.type.dtype == T for node in (*heads, *names)):
+        return {}
+    if all(dict(node.attrs).get("dtype") != T for node in backward.nodes()):
+        return {}
+    given = (node for node in backward.inputs if node.attr("name") in roles.inputs)
+    first = next((node for node in given if node.type.dtype == T), None)
+    return {} if first is None else {first: first.attr("name")}
+
+
 def _split(forward: Graph, backward: Graph, roles: Roles, names: dict[Node, str]) -> Cut:
     """Return the graphs on both sides of the kept nodes."""
+    names = names | _dtype_carrier(backward, roles, names)
     inputs = {
         node: node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
         for node, name in names.items()

@@ -56,7 +56,7 @@ def getitem(xp: Any, ct: Any, y: Any, x: Any, *, index: Any) -> Cotangents:
 
 
 def setitem(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> Cotangents:
-    return xp.getitem(ct, index), None
+    return xp.item(ct, index), None
 
 
 def take(xp: Any, ct: Any, y: Any, x: Any, *, indices: Any, axis: int) -> Cotangents:
@@ -90,7 +90,7 @@ def unrepeat(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, repeats: int, axis:
 
 def pad(xp: Any, ct: Any, y: Any, x: Any, *, widths: Any, fill: float) -> Cotangents:
     inside = tuple((before, -after if after else None, None) for before, after in widths)
-    return (xp.getitem(ct, ("...", *inside)),)
+    return (xp.item(ct, ("...", *inside)),)
 
 
 def concatenate(xp: Any, ct: Any, y: Any, *arrays: Any, axis: int) -> Cotangents:

@@ -218,6 +218,7 @@ register_dialect(
         protocol=False,
         refused=by_function(REASONS),
         at_once=compute_at_once,
+        runs_on=keras.backend.backend,
         shown="keras.ops",
     ),
 )

@@ -287,7 +287,7 @@ SHAPES: dict[str, Handler] = {
 PRODUCTS: dict[str, Handler] = {
     "einsum": einsum, "vdot": vdot,
     **taking("x1 x2 axes", {"tensordot": neutral.tensordot}),
-    **taking("x1 x2", {"dot": arrays.np_dot, "matmul": neutral.matmul, "outer": neutral.outer}),
+    **taking("x1 x2", {"dot": arrays.np_dot, "matmul": neutral.matmul, "outer": arrays.np_outer}),
 }  # fmt: skip
 
 OPS: dict[str, Handler] = {**REDUCTIONS, **SHAPES, **PRODUCTS}

@@ -177,7 +177,7 @@ class Activation(keras.layers.Layer):
     def _is_same_code(self, then: Spec) -> bool:
         """Return whether a rule differs from the own one in its Variables' values only."""
         application = self._activation.application()
-        if application is None or application.spec.family is not then.family:
+        if application is None or application.spec.family.id != then.family.id:
             return False
         now = application.spec
         pairs = zip(now.family.runtime, now.values, then.values, strict=True)
@@ -357,9 +357,11 @@ def run_elsewhere(layer: Activation, x: Tensor, guest: str) -> Tensor:
     if BACKEND == "tensorflow" and is_inference_trace():
         return run_inference(lambda x: bridging.call_activation(forward, None, x, guest), x)
     application: Application | None = layer._in_force(layer._params.runtime())
-    if HOST.guard is not None:
-        HOST.guard(x, layer._activation)
-    return bridging.call_activation(forward, application, x, guest)
+    layer._activation.tell(HOST)
+    y = bridging.call_activation(forward, application, x, guest)
+    if application is not None:
+        layer._activation.tell_drawn(HOST, application)
+    return y
 
 
 call_elsewhere = run_elsewhere if HOST.opaque is None else HOST.opaque(run_elsewhere)

@@ -244,9 +244,6 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     def _apply_rule(self, grads: list[Tensor]) -> list[Tensor]:
         if not grads:
             return grads
-        guard = backend_of(grads[0]).guard
-        if guard is not None:
-            guard(grads[0], None)  # a name may change its meaning
         numbers = {name: _read(variable) for name, variable in self._params.variables.items()}
         count = None if self._key is None else _as_tensor(self._iterations)
         application = self._found.at_step(numbers, self._key, count)

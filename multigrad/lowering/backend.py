@@ -8,7 +8,6 @@ by type.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -59,11 +58,14 @@ class Backend:
         fast: kernels for code that nobody takes a derivative of.
         differentiates_residuals: whether a float kept by forward keeps its derivative in backward.
         mirror: optional; a context manager that shows the frame's token to the compiler.
+        show: optional; called with a frame that is now in force, where its rule has tensors for params; where it ends, `mirror`
+            shows what is in force then.
         hook_params: optional; a context manager within which rules act on parameters' gradients by themselves, for a `use` that
             names the scope "params"; the frame's `hooks_params` says on which thread.
-        guard: optional; called with (x, activation) at each application, raises StaleTraceError.
-        watch: optional; called with what a layer holds; compiled code that was traced with it raises StaleTraceError once its
-            `superseded` is true.
+        guard: optional; called with (x, activation) wherever the rule in force is read, x and activation where there are
+            any, and with a third argument "params" where it is that of this scope; raises StaleTraceError.
+        watch: optional; called with what a layer holds, and with each name that is looked up; compiled code that was traced
+            with it raises StaleTraceError, or is made anew, once its `superseded` is true.
         refresh: optional; called with the registry's epoch when a name changes its meaning.
         renew: optional; lets nothing be used again that was compiled before, where `guard` cannot tell.
         opaque: optional; keeps a compiler that reads Python code out of a function.
@@ -89,8 +91,14 @@ class Backend:
             (`bridging/foreign.py`), with its gradient in this one's autodiff; without it no other framework can run in this one.
         outside: optional; goes around emitted functions that run outside of the framework's autodiff, for another one.
         import_function: optional; the recipe of the framework's own custom gradient.
+        region: optional; a context manager around what reads the rule in force: where a region of forward runs again within
+            backward, that of its first run.
         repeat_draw: optional; goes around the draw of a Function's key, and returns that of the first run where a
             region of forward runs again within backward.
+        isolate: optional; (run, is_random) -> what `run()` returns, computed at once and on its own, whatever is traced,
+            transformed, recorded or put in force around the call; the framework's generator stays as it is. Where it is
+            random, the framework's own draws take the keys of `ir.neutral_arrays.REPLAYED`, if `replays_draws` says so.
+        replays_draws: see `isolate`.
         differences: where its numbers are not those of the formulas.
     """
 
@@ -123,8 +131,9 @@ class Backend:
     fast: FastKernels = field(default_factory=FastKernels)
     differentiates_residuals: bool = False
     mirror: Callable[[str], AbstractContextManager[Any]] | None = None
+    show: Callable[[Any], None] | None = None
     hook_params: Callable[[], AbstractContextManager[Any]] | None = None
-    guard: Callable[[Any, Any], None] | None = None
+    guard: Callable[..., None] | None = None
     watch: Callable[[Any], None] | None = None
     refresh: Callable[[int], None] | None = None
     renew: Callable[[], None] | None = None
@@ -140,7 +149,10 @@ class Backend:
     bridge: Callable[[Foreign, tuple[Any, ...]], tuple[Any, ...]] | None = None
     outside: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     import_function: Callable[[Any], Any] | None = None
+    region: Callable[[], AbstractContextManager[Any]] | None = None
     repeat_draw: Callable[[Callable[[], Any]], Any] | None = None
+    isolate: Callable[[Callable[[], Any], bool], Any] | None = None
+    replays_draws: bool = False
     differences: Differences = field(default_factory=Differences)
 
     def __repr__(self) -> str:
@@ -159,7 +171,6 @@ class BackendStatus:
 
 _loaded: dict[str, Backend] = {}
 _owners: dict[type, Backend] = {}
-_lock = threading.RLock()
 
 
 def load_backend(name: str) -> Backend:
@@ -176,19 +187,16 @@ def load_backend(name: str) -> Backend:
         raise BackendNotFound(
             f"no backend named {name!r}{suggest(name, points)} (backends: {', '.join(points)})"
         )
-    with _lock:
-        if name not in _loaded:
-            try:
-                backend = points[name].load()
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] != name:
-                    raise  # the framework is there: something else is broken, and should be seen
-                raise BackendNotFound(
-                    f"backend {name!r} needs {error.name}, which is not installed: "
-                    f"pip install 'multigrad-rules[{name}]'"
-                ) from error
-            _loaded[name] = backend
-        return _loaded[name]
+    try:
+        backend = points[name].load()  # an import, for which other threads wait by its own lock
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != name:
+            raise  # the framework is there: something else is broken, and should be seen
+        raise BackendNotFound(
+            f"backend {name!r} needs {error.name}, which is not installed: "
+            f"pip install 'multigrad-rules[{name}]'"
+        ) from error
+    return _loaded.setdefault(name, backend)
 
 
 def entry_points() -> Mapping[str, Any]:
@@ -297,6 +305,13 @@ def mirror_frame(stack: ExitStack, token: str) -> None:
             stack.enter_context(backend.mirror(token))
 
 
+def show_frame(frame: Any) -> None:
+    """Show a frame whose rule has tensors for params to the compilers of all frameworks in use, once it is in force."""
+    for backend in in_use():
+        if backend.show is not None:
+            backend.show(frame)
+
+
 def hook_params(stack: ExitStack) -> None:
     """Let rules act on parameters' gradients by themselves, in frameworks that can, until the stack closes."""
     for backend in in_use():
@@ -325,6 +340,28 @@ def key_pair(key: Any) -> Any:
             f"key must be an int, a jax key or two uint32, got {type(key).__name__} {key!r}"
         ) from None
     return backend.key_pair(key)
+
+
+def key_for(backend: Backend, key: Any) -> Any:
+    """Return a key such as a backend folds in: two ints of what is another framework's.
+
+    Raises:
+        RuleError: another framework's trace holds it.
+    """
+    from ..errors import RuleError
+
+    if isinstance(key, tuple):
+        return key
+    owner = backend_of(key)
+    if owner is backend:
+        return key
+    if owner.is_traced(key):
+        raise RuleError(
+            f"the key belongs to a trace of {owner.name} and {backend.name} draws: give a key that is known, "
+            f"an int or two uint32"
+        )
+    first, second = owner.to_numpy(key).tolist()
+    return first, second
 
 
 def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
@@ -367,6 +404,9 @@ def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ..
     values = operands[len(kept) :]
     dtypes = [str(getattr(value, "dtype", "bool")) for value in values]
     like = next((v for v, name in zip(values, dtypes, strict=True) if "float" in name), None)
+    if like is None and op in (ops.MEAN, ops.STD, ops.VAR, ops.NORM) and "bool" in dtypes[0]:
+        like_dtype = backend.dtype("float32")  # the share of a mask
+        return tuple(backend.ops[ops.CAST](value, dtype=like_dtype) for value in operands)
     if like is None:  # integers among themselves, and with numbers: as the framework has it
         return operands
     agreed: list[Any] = []

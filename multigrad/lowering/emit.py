@@ -12,7 +12,7 @@ import keyword
 import linecache
 import math
 import re
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,8 @@ class _Writer:
 
     def overwriting(self, node: Node) -> str | None:
         """Return the call of a kernel that writes over an operand which nobody else holds."""
+        if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
+            return None  # no number, which their kernels do not take
         for position, kernel in enumerate(self.in_place.get(node.op, ())):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
@@ -313,8 +315,18 @@ def identifier(name: str) -> str:
 
 
 _serial = itertools.count()
-_files: deque[str] = deque()
-MOST_FILES = 4096  # emitted sources kept for tracebacks; the oldest go first
+
+
+class _Source:
+    """What emitted code holds to have its source shown in tracebacks for as long as it lives."""
+
+    def __init__(self, filename: str, source: str) -> None:
+        self.filename = filename
+        lines = source.splitlines(keepends=True)
+        linecache.cache[filename] = (len(source), None, lines, filename)
+
+    def __del__(self, forget: Callable[..., Any] = linecache.cache.pop) -> None:
+        forget(self.filename, None)
 
 
 def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
@@ -322,8 +334,5 @@ def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[st
     filename = f"<multigrad rule {name} {next(_serial)}>"
     # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not code.
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102
-    if len(_files) >= MOST_FILES:
-        linecache.cache.pop(_files.popleft(), None)
-    _files.append(filename)
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace["__source__"] = _Source(filename, source)
     return namespace

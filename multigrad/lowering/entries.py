@@ -10,10 +10,15 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import GradientError, MultigradError, TraceError
+from ..errors import DisprovedError, GradientError, MultigradError, TraceError
 from ..forwards import Forward
+from ..identity import items_key
+from ..ir.neutral_arrays import REPLAYED
 from ..ir.record import NeedFact, dtype_name
-from .backend import Backend, backend_among, backend_of
+from ..proof.samples import calling
+from ..proof.setting import ALL, how_much
+from ..threads import build_once
+from .backend import Backend, backend_among, backend_of, key_for
 from .input_checks import (
     check_float,
     check_float_name,
@@ -34,35 +39,24 @@ Tensor = Any
 Entry = Callable[..., Any]
 MOST_ENTRIES = 1024  # of one family: there may be one per shape or value
 _MISSING: Any = object()  # None: the rule runs as it is
+# The activations themselves, for rules that run as they are.
+_forwards: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def find_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
     """Return `entry(tin, application) -> output`, built at the first call."""
     key = (backend.name, forward.name)
     build = functools.partial(_build_entry, family, backend, forward, key)
-    return family.entries.get(key) or build_once(family, key, build)
-
-
-def build_once(family: Family, key: Any, build: Callable[[], Any]) -> Any:
-    """Return what belongs under a key of the family's entries, built by the first thread that asks."""
-    from ..family import lock  # the one that captures hold: a rule may call another while captured
-
-    with lock:
-        if key not in family.entries:
-            built = build()
-            if len(family.entries) >= MOST_ENTRIES:
-                family.entries.clear()
-            family.entries[key] = built
-        return family.entries[key]
+    return family.entries.get(key) or build_once(family.entries, key, build, MOST_ENTRIES)
 
 
 def _build_entry(family: Family, backend: Backend, forward: Forward, key: Any) -> Entry:
     if family.rule.native is True:
-        return _native_entry(family, backend, forward)
+        return _native_entry(backend, forward)
     try:
         return _known_entry(family, backend, forward, {})
     except NeedFact:
-        return _fact_entry(family, backend, forward, key)
+        return _fact_entry(backend, forward, key)
 
 
 def _known_entry(
@@ -73,7 +67,7 @@ def _known_entry(
         return _captured_entry(family, backend, forward, facts)
     except TraceError as error:
         family.give_up(error)
-        return _native_entry(family, backend, forward)
+        return _native_entry(backend, forward)
 
 
 def _captured_entry(
@@ -82,9 +76,21 @@ def _captured_entry(
     """Return the entry of a rule that can be captured, with the checks that it needs and no others."""
     entry = _plain_entry(lower_family(family, backend, forward, facts), backend)
     if family.runtime:
-        entry = _checking_values(entry, family, backend)
+        entry = _checking_values(entry, backend)
     graphs = family.graph(True, facts), forward.graph()
-    return checking_dtype(entry, find_lacking(f"rule {family.rule.name!r}", backend, *graphs))
+    entry = checking_dtype(entry, find_lacking(f"rule {family.rule.name!r}", backend, *graphs))
+    return _proving(entry, family, facts) if how_much() == ALL else entry
+
+
+def _proving(entry: Entry, family: Family, facts: Mapping[str, Any]) -> Entry:
+    """Return an entry that compares the rule with its graph on each input."""
+
+    def proving(tin: Tensor, application: Application) -> Tensor:
+        with calling(tin, application.spec.params):
+            family.prove_call(True, facts)
+        return entry(tin, application)
+
+    return proving
 
 
 def find_lowered(
@@ -111,7 +117,7 @@ def find_lowered(
         facts: dict[str, Any] = {}
         for name in sorted(family.facts):
             if name.startswith("param:"):
-                facts[name] = values[family.runtime.index(name.removeprefix("param:"))]
+                facts[name] = _known_value(family, name.removeprefix("param:"), values)
             elif name in known:
                 facts[name] = known[name]
             else:
@@ -163,18 +169,20 @@ def _apply_entry(entry: Entry, application: Application, tin: Tensor) -> Tensor:
     return entry(tin, application)
 
 
-def _fact_entry(family: Family, backend: Backend, forward: Forward, key: Any) -> Entry:
+def _fact_entry(backend: Backend, forward: Forward, key: Any) -> Entry:
     """Return an entry that looks at its input first, one lowering per set of facts."""
 
     def entry(tin: Tensor, application: Application) -> Tensor:
+        family = application.spec.family
         while True:
             facts = gather_facts(family, tin, application.spec.values)
-            inner_key = (*key, tuple(facts.items()))
+            inner_key = (*key, items_key(facts))
             inner = family.entries.get(inner_key)
             if inner is None:
                 build = functools.partial(_known_entry, family, backend, forward, facts)
                 try:
-                    inner = build_once(family, inner_key, build)
+                    with calling(tin, application.spec.params):
+                        inner = build_once(family.entries, inner_key, build, MOST_ENTRIES)
                 except NeedFact:
                     continue  # family.facts has grown: look again
             return inner(tin, application)
@@ -199,13 +207,13 @@ def checking_dtype(function: Callable[..., Any], lacking: Mapping[str, str]) -> 
     return checked
 
 
-def _checking_values(entry: Entry, family: Family, backend: Backend) -> Entry:
+def _checking_values(entry: Entry, backend: Backend) -> Entry:
     """Return an entry that looks at the params that are tensors."""
 
     def checked(tin: Tensor, application: Application) -> Tensor:
-        for value in application.spec.values:
-            if type(value) is not float:
-                check_values(family, backend, tin, application.spec.values)
+        spec = application.spec
+        if any(type(value) is not float for value in spec.values):
+            check_values(spec.family, backend, tin, spec.values)
         return entry(tin, application)
 
     def bind(x: Tensor, application: Application) -> Callable[[Tensor], Tensor]:
@@ -228,15 +236,18 @@ def gather_facts(family: Family, x: Tensor, values: tuple[Any, ...]) -> dict[str
         elif name == "shape":
             facts[name] = _known_shape(family, x)
         else:
-            param = name.removeprefix("param:")
-            value = values[family.runtime.index(param)]
-            if not isinstance(value, int | float):
-                raise TraceError(
-                    f"rule {family.rule.name!r} needs the value of param {param!r} in Python "
-                    f"(a branch or a loop), but it is a tensor here. Pass a Python number"
-                )
-            facts[name] = value
+            facts[name] = _known_value(family, name.removeprefix("param:"), values)
     return facts
+
+
+def _known_value(family: Family, param: str, values: tuple[Any, ...]) -> int | float:
+    value = values[family.runtime.index(param)]
+    if not isinstance(value, int | float):
+        raise TraceError(
+            f"rule {family.rule.name!r} needs the value of param {param!r} in Python "
+            f"(a branch or a loop), but it is a tensor here. Pass a Python number"
+        )
+    return value
 
 
 def _known_shape(family: Family, x: Tensor) -> tuple[int, ...]:
@@ -249,19 +260,30 @@ def _known_shape(family: Family, x: Tensor) -> tuple[int, ...]:
     return shape
 
 
-def _native_entry(family: Family, backend: Backend, forward: Forward) -> Entry:
+def _native_entry(backend: Backend, forward: Forward) -> Entry:
     """Return an entry whose backward calls the user's function on the framework's own tensors."""
-    run_forward = lower_forward(forward, backend)
-
-    def backward(ctx: Any, grad_out: Tensor, tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-        return run_as_it_is(family, ctx, grad_out, tin, values)
-
-    native = backend.attach_native(run_forward, backward, family.rule.name)
+    key = (backend.name, forward.name)
 
     def entry(tin: Tensor, application: Application) -> Tensor:
+        natives = application.spec.family.natives
+        native = natives.get(key)
+        if native is None:
+            native = _attach_native(application.spec.family, backend, forward)
+            native = natives.setdefault(key, native)
         return native(tin, application.spec.values)
 
     return entry
+
+
+def _attach_native(family: Family, backend: Backend, forward: Forward) -> Callable[..., Any]:
+    def backward(ctx: Any, grad_out: Tensor, tin: Tensor, values: tuple[Any, ...]) -> Tensor:
+        return run_as_it_is(family, ctx, grad_out, tin, values)
+
+    key = (backend.name, forward.name)
+    run = _forwards.get(key)
+    if run is None:
+        run = _forwards.setdefault(key, lower_forward(forward, backend))
+    return backend.attach_native(run, backward, family.rule.name)
 
 
 def run_as_it_is(
@@ -273,10 +295,12 @@ def run_as_it_is(
         TraceError: it failed, and it had not been captured either.
         GradientError: the result is no tensor of the input's shape.
     """
-    params = {**family.static, **dict(zip(family.runtime, values, strict=True))}
     rule = family.rule
+    error = family.uncapturable
+    if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
+        raise error.to_keep()
     try:
-        grad_in = rule.run_native(ctx, grad_out, tin, params)
+        grad_in = family.run_native(ctx, grad_out, tin, values)
     except MultigradError:
         raise
     except Exception as error:
@@ -310,9 +334,10 @@ def run_as_it_is(
 def draw(application: Application, backend: Backend) -> Any:
     """Return the key of the next application: from `key=`, else from the framework's own generator."""
     if application.counter is None:
-        return backend.draw_key()
+        replayed = REPLAYED.get()  # in a proof the draws of a capture's own application
+        return backend.draw_key() if replayed is None else next(replayed)
     n = next(application.counter)
-    return backend.fold_in(application.key, n)
+    return backend.fold_in(key_for(backend, application.key), n)
 
 
 # --- a bare rule on tensors --------------------------------------------------------------------------
@@ -373,13 +398,15 @@ def _bare(
         return None
     while True:
         facts = gather_facts(family, grad_out, values)
-        key = (backend.name, None, tin is None, tuple(facts.items()))
+        key = (backend.name, None, tin is None, items_key(facts))
         found = family.entries.get(key, _MISSING)
         if found is not _MISSING:
             return found
         build = functools.partial(_build_bare, family, backend, tin is not None, facts)
         try:
-            return build_once(family, key, build)
+            params = dict(zip(family.runtime, values, strict=True))
+            with calling(grad_out if tin is None else tin, params):
+                return build_once(family.entries, key, build, MOST_ENTRIES)
         except NeedFact:
             continue  # family.facts has grown: look again
 
@@ -388,7 +415,7 @@ def _build_bare(
     family: Family, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], bool] | None:
     if not family.facts <= facts.keys():  # another thread's capture has found that more is needed
-        raise NeedFact(*family.facts)
+        raise NeedFact(*family.facts, noted=False)
     try:
         graph = family.graph(has_tin, facts)
     except TraceError as error:

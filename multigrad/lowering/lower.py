@@ -111,7 +111,8 @@ def lower_pair(
         refuse = emission.bind("refuse_derivative", refusal)
     once = ""
     if not pair.twice and backend.forbid_derivative is not None:
-        once = emission.bind("once", backend.forbid_derivative(second_refusal(pair.backward.name)))
+        refusal_of_once = second_refusal(pair.backward.name, pair.first_order)
+        once = emission.bind("once", backend.forbid_derivative(refusal_of_once))
     params = (*pair.params, *(("key",) if pair.is_random else ()))
     checked = zip(pair.wrt, gradient_checks, strict=True)
     lowering = Lowering(
@@ -218,8 +219,13 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     return check_gradient
 
 
-def second_refusal(name: str) -> str:
-    """Return what to say where a backward that used another function's gradient is differentiated."""
+def second_refusal(name: str, is_promised: bool = False) -> str:
+    """Return what to say where a backward is differentiated that used another function's gradient, or may not be."""
+    if is_promised:
+        return (
+            f"function {name!r} promises that nobody differentiates its backward, but a derivative of it is "
+            f"taken; take the promise back (once_differentiable)"
+        )
     return (
         f"the backward of {name!r} uses a function with a gradient of its own, so it cannot be differentiated "
         f"again; give it native=True, and the framework differentiates it"

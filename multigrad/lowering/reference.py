@@ -290,5 +290,6 @@ backend = Backend(
     borrow=borrow,
     bridge=bridge,
     outside=outside,
+    replays_draws=True,  # it has no draws of its own that are captured
     differences=DIFFERENCES,
 )

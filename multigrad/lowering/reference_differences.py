@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .differences import Difference, Differences, Mended
+from .differences import SIGN_OF_ZERO, Difference, Differences, Mended
 
 MEASURED = "NumPy 2.4 and SciPy 1.17"
-KEPT: tuple[Difference, ...] = ()
+KEPT: tuple[Difference, ...] = (SIGN_OF_ZERO,)
 MENDED: tuple[Mended, ...] = (
     Mended("scipy.special.psi", "float64", "38 % one float above -1: -5.5e15, where it is -9.0e15"),
     Mended("scipy.special.gammaln", "all", "-inf at -inf; torch, jax and TensorFlow have inf"),

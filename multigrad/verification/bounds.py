@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,11 +61,16 @@ def _run_node(
     largest = _magnitude(value)
     per_element = node.op.result in PER_ELEMENT
     for operand in operands:
+        before = operand.largest
+        if not per_element or np.ndim(before) > np.ndim(value):  # of another shape: as a whole
+            before = np.max(before, initial=0.0)
         try:
-            before = operand.largest if per_element else np.max(operand.largest, initial=0.0)
-            largest = np.maximum(largest, np.broadcast_to(before, np.shape(value)))
-        except ValueError:  # of another shape: as a whole
-            largest = np.maximum(largest, np.max(operand.largest, initial=0.0))
+            wider = np.maximum(largest, before)
+        except ValueError:
+            wider = np.maximum(largest, np.max(before, initial=0.0))
+        if np.shape(wider) != np.shape(value):
+            wider = np.maximum(largest, np.max(before, initial=0.0))
+        largest = wider
     return Bounded(value, largest)
 
 
@@ -74,8 +80,13 @@ def _wide(value: Any) -> Any:
 
 def _magnitude(value: Any) -> Any:
     """Return |value| where it is finite, else 0: what is not finite says nothing of rounding."""
+    if isinstance(value, bool | int | float):
+        return abs(float(value)) if math.isfinite(value) else 0.0
     array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind == "b":
+        return 1.0
+    if array.dtype.kind not in "fiu":
         return 0.0
-    magnitude = np.abs(array.astype(np.float64))
-    return np.where(np.isfinite(magnitude), magnitude, 0.0)
+    magnitude = np.abs(array.astype(np.float64, copy=False))
+    finite = np.isfinite(magnitude)
+    return magnitude if finite.all() else np.where(finite, magnitude, 0.0)

@@ -184,7 +184,7 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
     if application is None:
         return act, nullcontext()
     spec = application.spec
-    return Activation(act.forward.name), use(spec.family.rule, spec.params, key=KEY)
+    return Activation(act.forward.name), use(spec.rule, spec.params, key=KEY)
 
 
 def _expect(

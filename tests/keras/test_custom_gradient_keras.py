@@ -77,7 +77,7 @@ def test_a_layer_takes_what_its_function_takes_and_nests_as_it_does(xk: ModuleTy
     product, other = (keras.ops.convert_to_numpy(y) for y in (found["product"], found["others"][0]))
     np.testing.assert_allclose(product, X * (X + 1.0) * 2.0, rtol=1e-6)
     np.testing.assert_allclose(other, np.full_like(X, -1.0), atol=1e-6)
-    by_name = layer(x, w=w, scale=2.0)
+    by_name = layer(x, w, scale=2.0)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(by_name["others"][0]), 2 * X + 1.0)
 
 

@@ -1,0 +1,34 @@
+"""Code that runs for a proof: eagerly, whatever graph is built around it."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return what a function returns, run eagerly.
+
+    While a graph is built it runs on a thread of its own: `tf.init_scope` would stop tapes that begin inside of it too.
+    """
+    if tf.executing_eagerly():
+        return run()
+    results: list[Any] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(run())
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]

@@ -1,0 +1,184 @@
+"""Which class a symbol is of: for `type(x)`, `isinstance`, `match` and what dispatches by class."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..ir import ops
+from ..ir.record import NeedFact, Value
+from .dialect import Dialect, find_dialect, registered_dialects
+from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
+
+SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
+ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
+OWN = __name__.partition(".")[0]
+_DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
+_ASKING = tuple(dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap)
+
+
+def class_of(value: Any) -> type:
+    """Return the class that the real value has.
+
+    Raises:
+        NeedFact: it is known with a fact.
+        TraceError: it may be one of several.
+    """
+    if isinstance(value, ATTRIBUTES):
+        return _class_of_attribute(value)
+    if not isinstance(value, Value):
+        return builtins.type(value)
+    if value.node.type.kind == "scalar":
+        return SCALAR_CLASSES[value.node.type.dtype]
+    dialect = find_dialect(value.trace.dialect)
+    if dialect is None or not dialect.one_class or _may_be_scalar(value, dialect):
+        raise value.trace.error("asks for the class of a tensor. Write isinstance(x, ...)")
+    return dialect.tensor
+
+
+def _class_of_attribute(value: Any) -> type:
+    if isinstance(value, SymbolicShape):
+        dialect = find_dialect(value.value.trace.dialect)
+        if dialect is None or dialect.shape_class is not tuple:
+            return tuple if dialect is None else dialect.shape_class
+        return builtins.type(value._known())
+    if isinstance(value, SymbolicDevice):
+        return value._refuse()
+    if value.trace is None:
+        return builtins.type(value)
+    if "dtype" not in value.trace.facts:
+        raise NeedFact("dtype")
+    raise value.trace.error("asks for the class of a dtype, which is each library's own")
+
+
+def _may_be_scalar(value: Any, dialect: Dialect) -> bool:
+    """Return whether a library may give a scalar of its own in place of a tensor without axes."""
+    return bool(dialect.scalars) and value.node.op is not ops.INPUT and value.ndim == 0
+
+
+def type_of(*args: Any, **kwargs: Any) -> Any:
+    """The builtin `type`, for which a symbol is what it stands for."""
+    is_question = len(args) == 1 and not kwargs
+    return class_of(args[0]) if is_question else builtins.type(*args, **kwargs)
+
+
+def is_instance(value: Any, classes: Any) -> bool:
+    """The builtin `isinstance`, for which a symbolic value is a number or a tensor of the rule's library."""
+    classes = _real(classes)
+    if isinstance(value, ATTRIBUTES):
+        return issubclass(class_of(value), classes)
+    if not isinstance(value, Value):
+        return isinstance(value, classes)
+    if value.node.type.kind == "scalar":
+        return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
+    own, dialects = value.trace.dialect, registered_dialects()
+    if own in ("", OWN):
+        return any(issubclass(dialect.tensor, classes) for dialect in dialects.values())
+    found: set[bool] = set()
+    if own in dialects:
+        scalars = dialects[own].scalars if _may_be_scalar(value, dialects[own]) else ()
+        found = {issubclass(kind, classes) for kind in (dialects[own].tensor, *scalars)}
+    if len(found) != 1:
+        raise value.trace.error(
+            "asks for the class of a tensor. Write it with xg.xp, for all libraries"
+        )
+    return found.pop()
+
+
+def identity_of(value: Any) -> int:
+    """The builtin `id`; a symbol is another object than the real value, whose identity may matter."""
+    if isinstance(value, Value) and value.node.type.kind == "tensor":
+        raise value.trace.error("asks for the identity of a tensor. Compare tensors with `is`")
+    return id(value)
+
+
+def has_attribute(value: Any, name: str) -> bool:
+    """The builtin `hasattr`, which refuses what a symbol does not answer; of a protocol too."""
+    if isinstance(value, Value):
+        value.refuse(name)
+    return hasattr(value, name)
+
+
+def get_attribute(value: Any, name: str, *default: Any) -> Any:
+    """The builtin `getattr`, likewise."""
+    if isinstance(value, Value):
+        value.refuse(name)
+    return getattr(value, name, *default)
+
+
+def _real(classes: Any) -> Any:
+    """Return classes with the builtin in place of what stands in for it."""
+    if isinstance(classes, tuple):
+        return tuple(map(_real, classes))
+    return builtins.type if classes is type_of else classes
+
+
+def asks_for_class(codes: set[CodeType]) -> bool:
+    """Return whether `x.__class__` is asked for by the user's code, by a `match` or by a dispatch.
+
+    Not by a library in C that it calls, which would take the symbol for a tensor in memory.
+    """
+    frame = sys._getframe(2)
+    code = frame.f_code
+    if code is not _DISPATCHING and not any(code is own for own in codes):
+        return False
+    opcode = code.co_code[frame.f_lasti]
+    return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
+
+
+def compares_identity(code: CodeType) -> bool:
+    """Return whether code compares what may be a dtype by `is`, which no symbol can answer."""
+    if "dtype" not in code.co_names:
+        return False
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and before != "LOAD_CONST":
+            return True
+        before = instruction.opname
+    return False
+
+
+def uses_attribute(name: str, depth: int = 2) -> bool:
+    """Return whether the code that asks for an attribute of a symbol writes `x.name`, and no `hasattr`."""
+    frame = sys._getframe(depth)
+    return frame.f_code.co_code[frame.f_lasti] in _ASKING and name in frame.f_code.co_names
+
+
+class Dispatch:
+    """Stands in for a `functools.singledispatch` function: chooses by the class that a symbol stands for."""
+
+    def __init__(self, function: Any, stand_in: Callable[[Any], Any]) -> None:
+        self.__wrapped__ = function
+        self._stand_in = stand_in
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return self.__wrapped__(*args, **kwargs)
+        return self._stand_in(self._chosen(args[0]))(*args, **kwargs)
+
+    def _chosen(self, value: Any) -> Any:
+        """Return the implementation for a value; for a tensor, that of the rule's own library alone."""
+        dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
+        if not isinstance(value, Value) or value.node.type.kind == "scalar":
+            return dispatch(class_of(value))
+        own = registered_dialects().get(value.trace.dialect)
+        others = (d for d in registered_dialects().values() if d is not own)
+        chosen = default if own is None else dispatch(class_of(value))
+        if chosen is default and any(dispatch(d.tensor) is not default for d in others):
+            raise value.trace.error(
+                "dispatches by the class of a tensor, and knows that of another library"
+            )
+        return chosen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+
+def is_dispatching(value: Any) -> bool:
+    """Return whether a value was made by `functools.singledispatch`."""
+    return isinstance(value, FunctionType) and value.__code__ is _DISPATCHING

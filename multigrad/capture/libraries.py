@@ -1,0 +1,83 @@
+"""Which source files are a library's, and which are the user's own.
+
+Substitution copies the user's helpers and leaves libraries alone. A library lies where an installer put it, or it is
+an array library that we know, with what it was installed with, wherever that is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib import metadata
+
+INSTALLED = frozenset(("site-packages", "dist-packages"))  # what installers call their folders
+STANDARD = sysconfig.get_path("stdlib")
+_known: set[str] = set()
+
+
+def add_library(name: str) -> None:
+    """Count a package as a library, wherever it lies."""
+    _known.add(name)
+
+
+def is_library_file(file: str | None) -> bool:
+    """Return whether a source file is not the user's."""
+    return file is None or file.startswith("<") or _is_installed(file, frozenset(_known))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str, known: frozenset[str]) -> bool:
+    if not INSTALLED.isdisjoint(file.split(os.sep)):
+        return True
+    return file.startswith((f"{STANDARD}{os.sep}", *find_folders(known)))
+
+
+@functools.lru_cache(maxsize=16)
+def find_folders(names: frozenset[str]) -> tuple[str, ...]:
+    """Return the folders of these packages and of what they depend on, each ending in a separator."""
+    packages = {*names, *(needed for name in names for needed in _requirements(name))}
+    folders = {folder for name in packages for folder in package_folders(name)}
+    # A folder that pip filled (`--target`, PYTHONPATH) holds the records of what lies in it.
+    targets = {os.path.dirname(folder) for name in names for folder in package_folders(name)}
+    folders |= {target for target in targets if any(map(_is_record, _listed(target)))}
+    return tuple(f"{folder}{os.sep}" for folder in sorted(folders))
+
+
+def package_folders(name: str) -> Iterator[str]:
+    """Yield where an imported package lies."""
+    module = sys.modules.get(name)
+    for path in getattr(module, "__path__", None) or ():
+        yield os.path.abspath(path)
+
+
+def in_package(file: str, name: str) -> bool:
+    """Return whether a source file is a part of an imported package."""
+    own = getattr(sys.modules.get(name), "__file__", None)
+    return file == own or any(file.startswith(f"{f}{os.sep}") for f in package_folders(name))
+
+
+def _requirements(name: str) -> Iterator[str]:
+    """Yield the import names of what a package's distribution depends on, as far as they are told by its name."""
+    try:
+        rows = metadata.requires(name) or ()
+    except metadata.PackageNotFoundError:
+        return
+    for row in rows:
+        found = re.match(r"[\w.-]+", row)
+        if found is not None and "extra ==" not in row:
+            yield found[0].replace("-", "_")
+
+
+def _is_record(name: str) -> bool:
+    return name.endswith(".dist-info")
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,78 @@
+"""Functions that a graph cannot hold: what they give is another thing each time, or they act on the world outside."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..ir.record import Trace
+from .dialect import Dialect
+
+AT_ONCE = "which happens once, when the rule is captured, and not at each call"
+CHANGES = "which gives another value at each call: make it a param of the rule"
+UNSEEDED = "which gives another generator at each call: give it a seed"
+SWITCHES = "which changes the state of a library"
+RUN = ", or register the rule with native=True to run it as it is"
+
+# Modules that hold these functions, by the name that people import.
+ROOTS = ("math", "os", "random", "secrets", "time", "uuid")
+FUNCTIONS: dict[Any, str] = {
+    **dict.fromkeys(
+        (
+            time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter,
+            time.perf_counter_ns, time.process_time, time.process_time_ns, time.thread_time,
+            time.ctime, time.localtime, time.gmtime, time.strftime,
+            os.urandom, os.getpid, os.getenv, os.times, os.getloadavg,
+            uuid.uuid1, uuid.uuid4, uuid.getnode,
+            secrets.choice, secrets.randbelow, secrets.randbits, secrets.token_bytes,
+            secrets.token_hex, secrets.token_urlsafe,
+        ),
+        CHANGES,
+    ),
+    **dict.fromkeys((time.sleep, os.system, os.remove, os.mkdir, os.putenv), AT_ONCE),
+    **dict.fromkeys((np.seterr, np.seterrcall, np.set_printoptions, random.seed), SWITCHES),
+    np.geterr: CHANGES,
+}  # fmt: skip
+# Those that are as they should be with a seed.
+SEEDED: dict[Any, str] = dict.fromkeys(
+    (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence), UNSEEDED
+)
+BUILTIN = ("breakpoint", "input", "open", "print")
+
+
+def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
+    """Return the functions that are refused with no symbol among their arguments too, by `id`, and why."""
+    rows: dict[Any, str] = {**FUNCTIONS, **SEEDED}
+    for dialect in dialects.values():
+        if dialect.protocol:
+            rows.update(dialect.refused)
+    return {id(function): (function, reason) for function, reason in rows.items()}
+
+
+def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:
+    """Return what stands in for such a function."""
+    shown = name or getattr(function, "__name__", repr(function))
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        if reason is UNSEEDED and any(each is not None for each in (*args, *kwargs.values())):
+            return function(*args, **kwargs)
+        raise trace.error(f"calls {shown}, {reason}{RUN}")
+
+    return refused
+
+
+def refused_builtins(trace: Trace) -> dict[str, Any]:
+    """Return the stand-ins for builtins that act on the world outside."""
+    own = sys.modules["builtins"]
+    return {
+        name: refusing(getattr(own, name), AT_ONCE, trace, f"{name}()")
+        for name in BUILTIN
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""What symbols are asked while a function is captured, and could not say.
+
+A function may catch what a symbol raises: by `except Exception`, by `suppress`, by `hasattr`. So each refusal and each
+fact that is needed is noted when it is made, and the capture fails by it at its end, whatever became of the exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+Question = TypeVar("Question", bound=Exception)
+_unanswered: ContextVar[list[Exception] | None] = ContextVar("unanswered", default=None)
+
+
+def note(question: Question) -> Question:
+    """Return an exception, noted in the capture in progress."""
+    noted = _unanswered.get()
+    if noted is not None and not any(question is known for known in noted):
+        noted.append(question)
+    return question
+
+
+def count() -> int:
+    """Return how many questions of the capture in progress are unanswered."""
+    return len(_unanswered.get() or ())
+
+
+def forget(since: int) -> None:
+    """Forget what was noted since that count: another way was found, which does not ask it."""
+    del (_unanswered.get() or [])[since:]
+
+
+@contextmanager
+def pardoned() -> Iterator[None]:
+    """Forget what a library asks inside and does without, where the block ends."""
+    since = count()
+    yield
+    forget(since)
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Note what symbols are asked inside, and raise the first of what was not answered.
+
+    What a function raises after it has caught that is a consequence, and no error of its own.
+    """
+    noted: list[Exception] = []
+    token = _unanswered.set(noted)
+    try:
+        yield
+    except Exception as error:
+        if noted and noted[0] is not error:
+            raise noted[0] from error
+        raise
+    else:
+        if noted:
+            raise noted[0]
+    finally:
+        _unanswered.reset(token)
+
+
+@contextmanager
+def crossing(*kinds: type[Exception]) -> Iterator[None]:
+    """Note in this capture what another one, made inside of it, raises into the user's code."""
+    try:
+        yield
+    except kinds as question:
+        note(question)
+        raise

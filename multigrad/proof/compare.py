@@ -1,0 +1,183 @@
+"""What the original returned beside its graph's values in float64, under "the same numbers"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir.calls import drop_calls
+from ..ir.graph import Graph
+from ..ir.meaning import as_numpy_dtype
+from ..ir.passes import ELEMENTWISE
+from ..lowering.backend import load_backend
+from ..lowering.emit import Emission, compile_source, emit_body
+from ..verification.bounds import Bounded, run_bounded
+from .samples import Sample, is_float
+
+Array = Any
+ROUNDINGS = 4  # of the largest intermediate value, for each op on the way
+MOST_OPS = 64  # that are counted: more of them lose no more digits in practice
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where an original and its graph part.
+
+    Attributes:
+        what: "the result", "output 1", "the gradient of x".
+        index: of the element.
+        original: what the user's code gave there, or what it gave in its place.
+        graph: what the graph gives.
+    """
+
+    what: str
+    index: tuple[int, ...]
+    original: Any
+    graph: Any
+    sample: Sample
+
+    def __str__(self) -> str:
+        place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return (
+            f"{self.what}{place} is {_show(self.original)} as it is written and {_show(self.graph)} "
+            f"as a graph, for {self._inputs()}"
+        )
+
+    def _inputs(self) -> str:
+        words = []
+        for name, array in self.sample.arrays.items():
+            alike = self.index and array.ndim == len(self.index)
+            inside = alike and all(i < n for i, n in zip(self.index, array.shape, strict=True))
+            shown = _show(array[self.index]) if inside else f"an array of shape {array.shape}"
+            words.append(f"{name}{list(self.index) if inside else ''} = {shown}")
+        words += [f"{name} = {_show(value)}" for name, value in self.sample.numbers.items()]
+        return ", ".join(words)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    return f"{array.astype(np.float64):.6g}" if array.ndim == 0 and is_float(array) else str(value)
+
+
+def run_graphs(
+    graphs: Sequence[Graph], names: Sequence[str], sample: Sample, key: Any, dtype: Any
+) -> dict[str, Bounded]:
+    """Return the graphs' values in float64, by the names of their outputs."""
+    given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers}
+    if key is not None:
+        given["key"] = key
+    found: list[Bounded] = []
+    for graph in graphs:
+        found += run_bounded(drop_calls(graph), given, dtype)
+    return dict(zip(names, found, strict=True))
+
+
+def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what NumPy's execution of a graph gives in the arrays' own dtypes."""
+    emission = Emission(load_backend("numpy"), graph.name)
+    emission.taken.add("reference")
+    body = emit_body(drop_calls(graph), emission)
+    lines, results = body.indented(4), ", ".join(body.results)
+    source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results},)\n"
+    function = compile_source(source, graph.name, emission.namespace)["reference"]
+    with np.errstate(all="ignore"):
+        return function(*[given[name] for name in body.parameters]) if body.results else ()
+
+
+def find_difference(
+    sample: Sample,
+    original: Mapping[str, Any],
+    graph: Mapping[str, Bounded],
+    ops: int,
+    unequal: Mapping[str, str],
+) -> Difference | None:
+    """Return the first place where an original's results are not those of its graph.
+
+    Args:
+        original: arrays by name; None where it gives none, which is zero.
+        ops: how many ops stand behind the results.
+        unequal: what messages call each result, by name.
+    """
+    eps = max((_eps(a) for a in sample.arrays.values() if is_float(a)), default=0.0)
+    for name, what in unequal.items():
+        if name not in original:  # as a backend without autodiff has no derivative of its own
+            continue
+        given: Any = original[name]
+        bounded = graph.get(name)
+        if given is None and bounded is None:
+            continue
+        like = np.shape(given)
+        expected = np.zeros(like) if bounded is None else np.asarray(bounded.value)
+        found = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
+        largest = 0.0 if bounded is None else bounded.largest
+        index = _differs(found, expected, largest, ops, eps)
+        if index is None:
+            continue
+        if index == ():
+            if found.shape != expected.shape:
+                shapes = (f"of shape {found.shape}", f"of shape {expected.shape}")
+                return Difference(what, (), *shapes, sample)
+            return Difference(what, (), found[()], expected[()], sample)
+        return Difference(what, index, found[index], expected[index], sample)
+    return None
+
+
+def _differs(
+    found: Array, expected: Array, largest: Any, ops: int, eps: float
+) -> tuple[int, ...] | None:
+    """Return the index of the element that is farthest off, () for arrays that differ as a whole, None where none is."""
+    if found.shape != expected.shape:
+        return ()
+    wrong = _is_off(found, expected, largest, ops, eps) if is_float(found) else found != expected
+    if not np.any(wrong):
+        return None
+    return tuple(int(i) for i in np.argwhere(wrong)[0])
+
+
+def _eps(array: Array) -> float:
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(array.dtype).eps)
+
+
+def _is_off(found: Array, expected: Array, largest: Any, ops: int, eps: float) -> Array:
+    import ml_dtypes
+
+    limits = ml_dtypes.finfo(found.dtype)
+    eps = max(float(limits.eps), eps)  # a wider result holds what was rounded on the way
+    with np.errstate(all="ignore"):
+        mine = found.astype(np.float64)
+        wide = expected.astype(np.float64)
+        rounded = wide.astype(found.dtype).astype(np.float64)  # too large for the dtype is inf
+        equal = (mine == rounded) | (np.isnan(mine) & np.isnan(wide))
+        allowed = ROUNDINGS * min(ops + 1, MOST_OPS) * eps
+        allowed = allowed * np.broadcast_to(largest, wide.shape) + float(limits.smallest_normal)
+        # Where a formula magnifies roundings, half of the digits are what a right graph still shares.
+        alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide)) if eps < 1e-3 else 0.0
+        return ~(equal | (np.abs(mine - wide) <= np.maximum(allowed, alike)))
+
+
+def count_ops(graphs: Sequence[Graph]) -> int:
+    return sum(1 for graph in graphs for node in graph.nodes() if node.operands)
+
+
+def takes_infinity(graphs: Sequence[Graph]) -> bool:
+    """Return whether inf and NaN stay where they are, and mean something: not as an integer, which is undefined."""
+    nodes = [node for graph in graphs for node in graph.nodes() if node.operands]
+    return all(node.op.result in ELEMENTWISE and "int" not in node.type.dtype for node in nodes)
+
+
+def is_vacuous(original: Mapping[str, Any]) -> bool:
+    """Return whether no result says anything: not one number in it is finite."""
+    arrays = [np.asarray(a) for a in original.values() if a is not None]
+    floats = [array.astype(np.float64) for array in arrays if is_float(array) and array.size]
+    return bool(floats) and not any(np.isfinite(array).any() for array in floats)
+
+
+def as_dtype(name: str) -> Any:
+    return as_numpy_dtype(name)

@@ -1,0 +1,118 @@
+"""Running originals: on which framework, in isolation, from arrays to arrays."""
+
+from __future__ import annotations
+
+import contextvars
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from ..capture.dialect import dialect_of, find_dialect
+from ..capture.substitute import plain_function
+from ..lowering.backend import Backend, in_use, load_backend
+from ..random import fold_in
+
+KEY = (0, 7)  # of the draws in a proof
+
+
+def homes(dialect: str) -> Iterator[Backend]:
+    """Yield the backends on whose tensors code of a dialect may run, the likeliest first."""
+    if dialect in ("", __name__.partition(".")[0]):
+        yield load_backend("numpy")
+        yield from (backend for backend in in_use() if backend.name != "numpy")
+        return
+    known = find_dialect(dialect)
+    name = dialect if known is None or known.runs_on is None else known.runs_on()
+    yield from sorted(in_use(), key=lambda backend: backend.name != name)
+
+
+def dialect_for(rule: Any) -> str:
+    """Return the library that a rule's own function is written in, "" where it is written for all."""
+    plain = plain_function(rule.function)
+    return rule.library or ("" if plain is None else dialect_of(plain))
+
+
+def replays_draws(dialect: str) -> bool:
+    """Return whether draws in code of a dialect can be made to take a graph's keys."""
+    home = next(homes(dialect), None)
+    return home is not None and home.replays_draws
+
+
+def keeps_infinity(dialect: str) -> bool:
+    """Return whether 0 times inf is NaN where code of a dialect runs: a compiler may choose instead of multiply."""
+    known = find_dialect(dialect)
+    return known is None or known.at_once is None
+
+
+def on_first_home(dialect: str, run: Callable[[Backend], Any]) -> Any:
+    """Run on the framework that a dialect belongs to; what has no such words there, on the first that takes it.
+
+    A library is guessed where code has nothing but methods: one that has no such method was not meant.
+
+    Raises:
+        Exception: what the first of them raised.
+    """
+    failure: Exception | None = None
+    for backend in homes(dialect):
+        try:
+            return run(backend)
+        except (AttributeError, TypeError) as error:
+            failure = failure or error
+        except Exception as error:
+            raise failure or error from None
+    raise failure or LookupError(f"{dialect} is not imported")
+
+
+def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bool) -> Any:
+    """Run a function in the mode that keeps a dtype, whatever the backend's modes are around it.
+
+    Args:
+        is_random: whether the framework's own draws are to take the keys of `REPLAYED`.
+    """
+    precise = nullcontext() if backend.precision is None else backend.precision(dtype)
+
+    def run_precisely() -> Any:
+        with np.errstate(all="ignore"), precise:
+            return run()
+
+    isolate = backend.isolate or _at_once
+    return contextvars.copy_context().run(isolate, run_precisely, is_random)
+
+
+@contextmanager
+def keeping_generators() -> Iterator[None]:
+    """Leave Python's and NumPy's global generators as they are; a backend does so with its framework's."""
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        if not _is_state(numpy):  # to set it takes longer than to look
+            np.random.set_state(numpy)
+
+
+def _is_state(known: Any) -> bool:
+    now = np.random.get_state(legacy=False)["state"]
+    own = known["state"]
+    return now["pos"] == own["pos"] and np.array_equal(now["key"], own["key"])
+
+
+def _at_once(run: Callable[[], Any], is_random: bool) -> Any:
+    return run()
+
+
+def keys() -> Iterator[Any]:
+    """Yield the keys of an application's draws, as capture numbers them."""
+    yield KEY
+    n = 1
+    while True:
+        yield fold_in(KEY, n)
+        n += 1
+
+
+def to_array(backend: Backend, value: Any) -> Any:
+    """Return a tensor as an array; None for None."""
+    return None if value is None else np.asarray(backend.to_numpy(value))

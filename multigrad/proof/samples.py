@@ -1,0 +1,155 @@
+"""Inputs to prove a capture with: small, of the call's rank and dtype, drawn away from edges, and once on them."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ir.meaning import as_numpy_dtype
+from ..ir.types import BOOL, INTEGERS, T
+from ..lowering.backend import backend_of
+
+Array = Any
+SMALL = 512  # elements of a tensor that is taken in its own size
+MOST = (
+    65536  # elements of one that is tried in its own size where the original takes no smaller one
+)
+SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
+FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
+EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
+SEEDS = {"drawn": 7, "other numbers": 13, "edges": 17}
+# What is called just now: the tensor and the params' values of a ruled activation, for rules captured inside.
+CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars.ContextVar(
+    "multigrad_proof_call", default=None
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor input to be filled: its name, its shape and the name of its dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    own: Array | None = None  # the call's own values, where they are small and known
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values for all inputs: arrays and numbers by name."""
+
+    label: str
+    arrays: Mapping[str, Array]
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def widened(self) -> Sample:
+        """Return the same values in float64."""
+        wide = {
+            name: array.astype(np.float64) if is_float(array) else array
+            for name, array in self.arrays.items()
+        }
+        return Sample(self.label, wide, self.numbers)
+
+
+def is_float(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+@contextmanager
+def calling(x: Any, numbers: Mapping[str, Any]) -> Iterator[None]:
+    """Say which tensor a rule is about to be captured for."""
+    token = CALL.set((x, numbers))
+    try:
+        yield
+    finally:
+        CALL.reset(token)
+
+
+def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = "drawn") -> Sample:
+    """Return normal numbers, whole numbers below 3, and bools, always the same ones."""
+    generator = np.random.default_rng(SEEDS[label])
+    return Sample(label, {slot.name: _fill(slot, generator) for slot in slots}, numbers)
+
+
+def on_edges(slots: Sequence[Slot], numbers: Mapping[str, Any], values: Sequence[float]) -> Sample:
+    """Return the first float tensor but the cotangents on edge values, the others drawn."""
+    sample = draw(slots, numbers, "edges")
+    arrays = dict(sample.arrays)
+    for slot in slots:
+        if is_float(arrays[slot.name]) and not slot.name.startswith("grad_out"):
+            flat = np.resize(np.array(values), math.prod(slot.shape))
+            arrays[slot.name] = flat.reshape(slot.shape).astype(as_numpy_dtype(slot.dtype))
+            break
+    return Sample("on edges", arrays, numbers)
+
+
+def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | None:
+    """Return the call's own values where all of them are small and known, cotangents drawn."""
+    generator = np.random.default_rng(SEEDS["drawn"])
+    arrays: dict[str, Array] = {}
+    for slot in slots:
+        if slot.own is None and not slot.name.startswith("grad_out"):
+            return None
+        arrays[slot.name] = _fill(slot, generator) if slot.own is None else slot.own
+    return Sample("the call's own", arrays, numbers)
+
+
+def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return other values of run-time numbers, of the same sign."""
+    return {name: value * 1.375 + (0.0 if value else 0.25) for name, value in numbers.items()}
+
+
+def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
+    """Return the values of an argument where they are known now, few, and of the shape that is to be filled."""
+    try:
+        backend = backend_of(leaf)
+        if not is_small(shape) or backend.is_traced(leaf) or tuple(leaf.shape) != shape:
+            return None
+        return np.array(backend.to_numpy(leaf))
+    except Exception:  # a tensor that is on no machine, or that nobody may look at now
+        return None
+
+
+def _fill(slot: Slot, generator: np.random.Generator) -> Array:
+    if slot.dtype == BOOL:
+        return generator.integers(0, 2, slot.shape).astype(bool)
+    if slot.dtype in INTEGERS:
+        return generator.integers(0, 3, slot.shape).astype(slot.dtype)
+    return np.asarray(generator.normal(size=slot.shape), as_numpy_dtype(slot.dtype))
+
+
+def shape_for(rank: int) -> tuple[int, ...]:
+    """Return a small shape of that rank, whose axes differ."""
+    return SHAPES[rank] if rank < len(SHAPES) else (2,) * rank
+
+
+def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:
+    """Return smaller shapes in which equal lengths stay equal, others differ, and ones stay ones.
+
+    Axes that are empty, or of unknown length, get a length of their own where they stand.
+    """
+    keys: list[list[Any]] = [[n or ("?", axis) for axis, n in enumerate(s)] for s in shapes]
+    known: dict[Any, int] = {n: n for row in keys for n in row if isinstance(n, int) and n <= 4}
+    small = (n for n in itertools.count(3) if n not in known.values())
+    for row in keys:
+        for n in row:
+            if n not in known:
+                known[n] = next(small)
+    return [tuple(known[n] for n in row) for row in keys]
+
+
+def is_small(shape: Sequence[Any]) -> bool:
+    """Return whether a shape is known and of few elements, but of some."""
+    return all(isinstance(n, int) for n in shape) and 0 < math.prod(shape) <= SMALL
+
+
+def float_dtype(name: str, facts: Mapping[str, Any], first: str = "") -> str:
+    """Return the dtype that a symbolic one stands for in a proof."""
+    return str(facts.get("dtype", first or "float32")) if name == T else name

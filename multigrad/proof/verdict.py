@@ -1,0 +1,55 @@
+"""What a proof found: a graph that may be used, one that may not, or one of which nothing could be found out."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DisprovedError, NotProvenWarning
+from ..ir.graph import Location
+from .compare import Difference
+from .setting import ALL, how_much
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is proven, for messages: "rule 'gate'", where it stands, and the framework that it is written in."""
+
+    words: str
+    code: Any  # of its first function, None where it has none
+    home: str
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """The file and line where it is defined."""
+        code = self.code
+        return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def disprove(subject: Subject, difference: Difference, parted: Location | None) -> DisprovedError:
+    """Return the error of a graph that is not what was written."""
+    where = f" ({Location(*subject.place)})" if subject.place else ""
+    line = f". They part at line {parted.line}: {parted.text!r}" if parted else ""
+    place = (parted.file, parted.line) if parted else subject.place
+    return DisprovedError(
+        f"{subject.words}{where} is another function as a graph than as it is written, so the graph is not "
+        f"used: {difference}{line}. This is a fault of multigrad: please report it",
+        place,
+        subject.home,
+    )
+
+
+def leave_open(subject: Subject, reason: str) -> str:
+    """Return why nothing was proven; under MULTIGRAD_PROVE=all, say so at once."""
+    if how_much() == ALL:
+        file, line = subject.place or ("<unknown>", 1)
+        message = f"{subject.words} is not proven: {reason}"
+        warnings.warn_explicit(message, NotProvenWarning, file, line, module=subject.home or None)
+    return reason
+
+
+def describe(error: BaseException) -> str:
+    """Return what kept an original from running, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

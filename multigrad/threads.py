@@ -1,0 +1,125 @@
+"""What threads share: short locks that a fork finds free, and work that is done once.
+
+No lock is held while a user's code runs: it may start threads, fork, or come back here. Whoever asks first works; the
+others wait for the result, but never where the one who works may be waiting for them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE = 2.0  # seconds; a worker may wait for us in ways not seen here: a join, an import's lock
+_MISSING: Any = object()
+
+# --- locks ---------------------------------------------------------------------------------------------
+
+_locks: list[Any] = []
+
+
+def make_lock() -> Any:
+    """Return a lock for a few statements of our own; a forked child finds it free, what it guards complete.
+
+    It is re-entrant, as the garbage collector may run a finalizer of the user's anywhere.
+    """
+    lock = threading.RLock()
+    _locks.append(lock)
+    return lock
+
+
+def _acquire_all() -> None:
+    for lock in _locks:
+        lock.acquire()
+
+
+def _release_all() -> None:
+    for lock in reversed(_locks):
+        lock.release()
+
+
+# --- work that is done once --------------------------------------------------------------------------------
+
+
+class _Job:
+    """What one thread works on, and others may wait for."""
+
+    __slots__ = ("done", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.done = threading.Event()
+
+
+_jobs: dict[Any, _Job] = {}  # by table and key
+_waits: dict[int, _Job] = {}  # what a thread waits for
+
+
+def build_once(
+    table: dict[Any, Any], key: Any, build: Callable[[], Any], most: int | None = None
+) -> Any:
+    """Return what a table has under a key, built by the first thread that asks; all get the same object.
+
+    `build` may run on two threads where one of them would wait for the other for ever. A table that has `most` rows is
+    emptied before it gets another.
+    """
+    place = (id(table), key)
+    mine = _Job()
+    while True:
+        found = table.get(key, _MISSING)
+        if found is not _MISSING:
+            return found
+        job = _jobs.setdefault(place, mine)
+        if job is mine or not _wait_for(job):
+            break
+    try:
+        built = build()
+        if most is not None and len(table) >= most:
+            table.clear()
+        return table.setdefault(key, built)
+    finally:
+        if job is mine:
+            _jobs.pop(place, None)
+            mine.done.set()
+
+
+def _wait_for(job: _Job) -> bool:
+    """Wait until a job is done; False: do it yourself, as its thread waits for this one or takes too long."""
+    me = threading.get_ident()
+    outer = _waits.get(me)  # a finalizer may have come between
+    _waits[me] = job  # first: of the threads in a circle, the last one to come here sees all of it
+    try:
+        return not _leads_to(job, me) and job.done.wait(PATIENCE)
+    finally:
+        if outer is None:
+            del _waits[me]
+        else:
+            _waits[me] = outer
+
+
+def _leads_to(job: _Job | None, thread: int) -> bool:
+    """Return whether a job's thread waits for a thread, by way of others too."""
+    seen: set[int] = set()
+    while job is not None and job.thread not in seen:
+        if job.thread == thread:
+            return True
+        seen.add(job.thread)
+        job = _waits.get(job.thread)
+    return False
+
+
+def _forget_others() -> None:
+    """Let a forked child do itself what threads that it lacks were doing."""
+    me = threading.get_ident()
+    for place, job in list(_jobs.items()):
+        if job.thread != me:
+            del _jobs[place]
+    _waits.clear()
+    _release_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_acquire_all, after_in_parent=_release_all, after_in_child=_forget_others
+    )

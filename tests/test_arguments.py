@@ -1,0 +1,177 @@
+"""What a Function takes as an argument, and which gradients it takes back for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+X = np.array([1.0, -2.0, 0.5], np.float32)
+SCALARS = [np.float64(2.5), np.float32(2.5), np.array(2.5), np.array(2.5, np.float32)]
+
+
+@xg.custom_gradient
+def scaled(x: Any, factor: Any) -> Any:
+    return x * factor, lambda up: (up * factor, None)
+
+
+# --- numbers of NumPy's ---------------------------------------------------------------------------
+@pytest.mark.backends("torch", "jax", "tensorflow")
+@pytest.mark.parametrize("native", [None, True])
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_a_number_of_numpys_beside_tensors_is_a_number(
+    backend: Any, scalar: Any, native: bool | None
+) -> None:
+    @xg.custom_gradient(native=native)
+    def own(x: Any, factor: Any) -> Any:
+        return x * factor, lambda up: (up * factor, None)
+
+    for function in (own, xg.function(lambda x, factor: x * factor, native=native)):
+        y, gradient = backend.vjp(lambda x, f=function: f(x, scalar), X, np.ones_like(X))
+        assert y.dtype == gradient.dtype == np.float32
+        np.testing.assert_array_equal(y, X * np.float32(2.5))
+        np.testing.assert_array_equal(gradient, np.full_like(X, 2.5))
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_an_integer_of_numpys_is_followed(backend: Any) -> None:
+    x = backend.array(X)
+    for power in (np.int64(2), np.int64(3), np.array(2)):
+        y = xg.function(lambda x, n: x**n)(x, power)
+        np.testing.assert_array_equal(backend.numpy(y), X ** int(power))
+    function = xg.function(lambda x, n: x**n)
+    found = [backend.numpy(function(x, np.int64(n))) for n in (2, 3)]
+    np.testing.assert_array_equal(found[0], X**2)
+    np.testing.assert_array_equal(found[1], X**3)
+
+
+@pytest.mark.needs("torch")
+def test_a_class_takes_a_number_of_numpys() -> None:
+    import torch
+
+    class Reversal(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, alpha: Any) -> Any:
+            ctx.alpha = alpha
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return -ctx.alpha * grad, None
+
+    x = torch.ones(3, requires_grad=True)
+    alpha = 2 / (1 + np.exp(-np.float64(0.3))) - 1
+    xg.from_autograd_function(Reversal)(x, alpha).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), -float(alpha)))
+
+
+# --- gradients that would be lost -------------------------------------------------------------------
+@dataclasses.dataclass
+class Params:
+    """A dataclass that no tree library knows."""
+
+    w: Any
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_a_gradient_for_an_object_that_holds_tensors_is_an_error(
+    backend: Any, native: bool | None
+) -> None:
+    @xg.custom_gradient(native=native)
+    def dense(params: Any, x: Any) -> Any:
+        return x * 2.0, lambda up: (Params(up), up * 2.0)
+
+    with pytest.raises(xg.GradientError, match=r"argument 'params', a Params.*optree"):
+        _, pullback = xg.vjp(lambda x: dense(Params(x), x), backend.array(X))
+        pullback(backend.array(np.ones_like(X)))
+
+
+@pytest.mark.parametrize("native", [None, True])
+def test_a_tensor_by_keyword_is_not_left_without_a_gradient(
+    backend: Any, native: bool | None
+) -> None:
+    @xg.custom_gradient(native=native)
+    def product(x: Any, *, w: Any) -> Any:
+        return x * w, lambda up: up * w
+
+    with pytest.raises(xg.GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
+        _, pullback = xg.vjp(lambda x: product(x, w=x), backend.array(X))
+        pullback(backend.array(np.ones_like(X)))
+
+
+@pytest.mark.parametrize("native", [None, True])
+@pytest.mark.parametrize("form", ["a dict", "keywords"])
+def test_flat_gradients_for_arguments_by_name_are_an_error(
+    backend: Any, native: bool | None, form: str
+) -> None:
+    @xg.custom_gradient(native=native)
+    def of_dict(p: Any, x: Any) -> Any:
+        return p["w"] * x + p["b"], lambda up: (up * x, up, up * p["w"])
+
+    @xg.custom_gradient(native=native)
+    def of_keywords(w: Any, b: Any) -> Any:
+        return w * 2.0 + b, lambda up: (up * 2.0, up)
+
+    def call(x: Any) -> Any:
+        return of_dict({"w": x, "b": x}, x) if form == "a dict" else of_keywords(w=x, b=x)
+
+    with pytest.raises(xg.GradientError, match=r"by name, which have no order.*'w': \.\.\."):
+        _, pullback = xg.vjp(call, backend.array(X))
+        pullback(backend.array(np.ones_like(X)))
+
+
+def test_nested_gradients_for_a_dict_are_matched_by_name(backend: Any) -> None:
+    @xg.custom_gradient
+    def affine(p: Any, x: Any) -> Any:
+        return p["w"] * x + p["b"], lambda up: ({"w": up * 5.0, "b": up * 7.0}, up)
+
+    given = ({"w": backend.array(X), "b": backend.array(X)}, backend.array(X))
+    _, pullback = xg.vjp(affine, *given)
+    found = pullback(backend.array(np.ones_like(X)))[0]
+    np.testing.assert_array_equal(backend.numpy(found["w"]), np.full_like(X, 5.0))
+    np.testing.assert_array_equal(backend.numpy(found["b"]), np.full_like(X, 7.0))
+
+
+# --- methods ------------------------------------------------------------------------------------------
+class Scale:
+    """Objects whose method has a gradient of its own."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    @xg.custom_gradient
+    def apply(self, x: Any) -> Any:
+        return x * self.factor, lambda up: (None, up * self.factor * 10)
+
+    @staticmethod
+    @xg.custom_gradient
+    def doubled(x: Any) -> Any:
+        return x * 2.0, lambda up: up * 20.0
+
+
+def test_a_method_has_a_gradient_of_its_own_for_each_object(backend: Any) -> None:
+    for factor in (2.0, 3.0):
+        y, pullback = xg.vjp(Scale(factor).apply, backend.array(X))
+        np.testing.assert_array_equal(backend.numpy(y), X * np.float32(factor))
+        (gradient,) = pullback(backend.array(np.ones_like(X)))
+        np.testing.assert_array_equal(backend.numpy(gradient), np.full_like(X, factor * 10))
+    y, pullback = xg.vjp(Scale(1.0).doubled, backend.array(X))
+    gradient = pullback(backend.array(np.ones_like(X)))[0]
+    np.testing.assert_array_equal(backend.numpy(gradient), np.full_like(X, 20.0))
+
+
+def test_a_method_follows_its_object_and_keeps_none_alive() -> None:
+    scale = Scale(2.0)
+    np.testing.assert_array_equal(scale.apply(X), X * 2)
+    scale.factor = 3.0
+    np.testing.assert_array_equal(scale.apply(X), X * 3)
+    seen = weakref.ref(scale)
+    del scale
+    gc.collect()
+    assert seen() is None

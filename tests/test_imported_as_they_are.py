@@ -1,0 +1,319 @@
+"""A class or a function that cannot be imported is itself on its own framework, and elsewhere an error that says why."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+X = np.array([0.3, -1.2, 0.6], np.float32)
+
+
+def make_classes() -> dict[str, Any]:
+    """Return classes by what they do that symbolic values do not."""
+    import torch
+
+    class Base(torch.autograd.Function):
+        @classmethod
+        def scale(cls, x: Any) -> Any:
+            return x * 3.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return 2 * grad
+
+    class BySuper(Base):
+        @classmethod
+        def scale(cls, x: Any) -> Any:
+            return super().scale(x)
+
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return BySuper.scale(x)
+
+    class SetsAnAttribute(Base):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = x * 3.0
+            y.history = "noted"
+            return y
+
+    class AppliesItself(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 3.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return AppliesItself.apply(grad) * (2.0 / 3.0)
+
+    class OldNames(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * 3.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_variables
+            return grad * 2 + 0 * x
+
+    class AsksItsNode(Base):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 3.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            assert "AsksItsNode" in ctx.name()
+            return grad * 2
+
+    class WantsNoGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.set_materialize_grads(False)
+            if ctx.needs_input_grad[0] is not x.requires_grad:
+                raise RuntimeError("the engine knows better")
+            return x * 3.0
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return None if grad is None else grad * 2
+
+    class ByIndex(Base):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            sizes = {1: 3.0}
+            return x * sizes[int((x > -9).all())]
+
+    class BySort(Base):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x[torch.argsort(x)].clone() * 0 + 3 * x
+
+    class ByNumpy(Base):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return torch.from_numpy(np.asarray(x.detach()) * np.float32(3))
+
+    class ByFormat(Base):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * float(f"{x.new_tensor(3.0).item():.1f}")
+
+    local = locals().items()
+    return {name: each for name, each in local if isinstance(each, type) and name != "Base"}
+
+
+CASES = (
+    "BySuper", "SetsAnAttribute", "AppliesItself", "OldNames", "AsksItsNode", "WantsNoGradient",
+    "ByIndex", "BySort", "ByNumpy", "ByFormat",
+)  # fmt: skip
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("case", CASES)
+def test_a_class_is_itself_on_torch_whatever_its_code_does(case: str) -> None:
+    import torch
+
+    function = xg.from_autograd_function(make_classes()[case])
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    y = function(x)
+    y.sum().backward()
+    np.testing.assert_array_equal(y.detach().numpy(), 3 * X)
+    np.testing.assert_array_equal(x.grad.numpy(), np.full_like(X, 2.0))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("case", CASES)
+def test_elsewhere_a_class_is_right_or_an_error_in_our_words(backend: Any, case: str) -> None:
+    if backend.name == "torch":
+        pytest.skip("its own framework")
+    function = xg.from_autograd_function(make_classes()[case])
+    try:
+        _, pullback = xg.vjp(function, backend.array(X))
+        found = backend.numpy(pullback(backend.array(np.ones_like(X)))[0])
+        np.testing.assert_array_equal(found, np.full_like(X, 2.0))
+    except xg.errors.TraceError as error:
+        said = str(error)
+        assert case in said
+        assert "torch alone" in said
+        assert "xg.xp" not in said
+        assert "native=True" not in said
+        assert "run as it is on" not in said
+
+
+@pytest.mark.needs("torch")
+def test_an_error_of_a_class_on_tensors_is_its_own() -> None:
+    import torch
+
+    class Picky(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            if x.shape[0] > 2:
+                raise LookupError("too long for me")
+            return x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad
+
+    with pytest.raises(LookupError, match="too long for me"):
+        xg.from_autograd_function(Picky)(torch.ones(3))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_class_asks_for_the_limits_of_its_dtype(backend: Any, dtype: Any) -> None:
+    import torch
+
+    class Tiny(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * torch.finfo(x.dtype).eps
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * torch.finfo(grad.dtype).eps
+
+    x = X.astype(dtype)
+    with backend.precision(dtype):
+        y, pullback = xg.vjp(xg.from_autograd_function(Tiny), backend.array(x))
+        (gradient,) = pullback(backend.array(np.ones_like(x)))
+        eps = np.finfo(dtype).eps
+        np.testing.assert_array_equal(backend.numpy(y), x * eps)
+        np.testing.assert_array_equal(backend.numpy(gradient), np.full_like(x, eps))
+
+
+@pytest.mark.needs("torch")
+def test_a_custom_gradient_asks_for_the_limits_of_its_dtype() -> None:
+    import torch
+
+    @xg.custom_gradient(native=False)
+    def tiny(x: Any) -> Any:
+        return x * torch.finfo(x.dtype).eps, lambda grad: grad * torch.finfo(x.dtype).eps
+
+    x = torch.ones(3, requires_grad=True)
+    tiny(x).sum().backward()
+    assert x.grad.tolist() == [torch.finfo(torch.float32).eps] * 3
+
+
+@pytest.mark.needs("jax")
+def test_a_function_of_jax_elsewhere_fails_in_our_words() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def solves(x: Any) -> Any:
+        return jnp.linalg.svd(x[:, None] * x[None, :])[1]
+
+    function = xg.function(solves)
+    x = jnp.asarray(X)
+    expected = jax.grad(lambda x: solves(x).sum())(x)
+    found = jax.grad(lambda x: function(x).sum())(x)
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5)
+    with pytest.raises(xg.errors.TraceError, match="solves"):
+        function(X)
+
+
+@pytest.mark.needs("jax", "torch")
+def test_a_function_of_numpy_on_torch_fails_in_our_words() -> None:
+    import torch
+
+    def counts(x: Any) -> Any:
+        return np.bincount(np.asarray(x).astype(int)) + x
+
+    with pytest.raises(xg.errors.TraceError, match="counts"):
+        xg.function(counts)(torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.needs("jax")
+def test_a_jitted_custom_function_is_taken() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def rounded(x: Any) -> Any:
+        return jnp.round(x)
+
+    rounded.defvjp(lambda x: (jnp.round(x), None), lambda kept, g: (2 * g,))
+    function = xg.from_custom_vjp(jax.jit(rounded))
+    _, pullback = xg.vjp(function, X)
+    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 2.0))
+    gradient = jax.grad(lambda x: function(x).sum())(jnp.asarray(X))
+    np.testing.assert_array_equal(np.asarray(gradient), np.full_like(X, 2.0))
+
+
+@pytest.mark.needs("torch")
+def test_a_class_that_is_differentiable_once_has_no_second_derivative() -> None:
+    import torch
+
+    class Cubed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, grad: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return grad * 3 * x**2
+
+    x = torch.tensor([2.0], requires_grad=True)
+    function = xg.from_autograd_function(Cubed)
+    (first,) = torch.autograd.grad(function(x).sum(), x, retain_graph=True)
+    assert first.tolist() == [12.0]
+    with pytest.raises(xg.GradientError, match="'Cubed' promises that nobody differentiates"):
+        (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        torch.autograd.grad(first.sum(), x)
+
+
+@pytest.mark.needs("torch", "jax")
+def test_a_class_that_is_differentiable_once_is_so_on_jax() -> None:
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    class Squared(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 2 * ctx.saved_tensors[0]
+
+    function = xg.from_autograd_function(Squared)
+    first = jax.grad(lambda x: function(x).sum())
+    assert first(jnp.asarray(X)).tolist() == (2 * X).tolist()
+    with pytest.raises(xg.GradientError, match="'Squared' promises"):
+        jax.grad(lambda x: first(x).sum())(jnp.asarray(X))
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        pytest.param("torch.nn.functional", "silu", marks=pytest.mark.needs("torch")),
+        pytest.param("tensorflow.nn", "silu", marks=pytest.mark.needs("tensorflow")),
+        pytest.param("jax.nn", "silu", marks=pytest.mark.needs("jax")),
+    ],
+)
+def test_a_function_of_a_library_itself_is_a_function(
+    backend: Any, library: str, name: str
+) -> None:
+    first, _, rest = library.partition(".")
+    found = importlib.import_module(first)
+    for part in (*rest.split("."), name):
+        found = getattr(found, part)
+    y, pullback = xg.vjp(xg.function(found, native=False), backend.array(X))
+    (gradient,) = pullback(backend.array(np.ones_like(X)))
+    sigmoid = 1 / (1 + np.exp(-X.astype(np.float64)))
+    np.testing.assert_allclose(backend.numpy(y), X * sigmoid, rtol=1e-5)
+    expected = sigmoid * (1 + X * (1 - sigmoid))
+    np.testing.assert_allclose(backend.numpy(gradient), expected, rtol=1e-5)

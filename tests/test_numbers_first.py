@@ -1,0 +1,90 @@
+"""A Python number, an integer above all, that comes before a tensor: eager and compiled, on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+
+X = np.array([-1.5, 0.3, 0.6, 3.5], np.float32)  # the quotients jump at none of them
+
+
+def all_of_them(grad_out: Any, tin: Any) -> Any:
+    x = tin
+    total = xp.maximum(0, 1 - xp.abs(x)) + xp.minimum(1, x) + xp.fmax(0, x) + xp.fmin(1, x)
+    total = total + (2 + x) * 3 - (1 - x) + 1 / x + 2**x + 1 // x + 2 % xp.abs(x)
+    total = total + xp.atan2(1, x) + xp.hypot(1, x) + xp.copysign(1, x) + xp.logaddexp(0, x)
+    total = (
+        total + xp.xlogy(2, xp.abs(x)) + xp.fmod(2, x) + xp.where(x > 0, 1, x) + xp.lerp(0, x, 1)
+    )
+    total = total + xp.clip(0, x - 1, x + 1) + xp.where(x > 0, x, 0) + xp.full_like(x, 2)
+    masks = (0 < x) & (1 >= x) | xp.equal(0, x) | xp.not_equal(1, x) | xp.less(0, x)  # noqa: SIM300
+    return grad_out * xp.where(masks, total, 1)
+
+
+def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    x = x.astype(np.float64)
+    total = np.maximum(0, 1 - np.abs(x)) + np.minimum(1, x) + np.fmax(0, x) + np.fmin(1, x)
+    total = total + (2 + x) * 3 - (1 - x) + 1 / x + 2**x + 1 // x + 2 % np.abs(x)
+    total = total + np.arctan2(1, x) + np.hypot(1, x) + np.copysign(1, x) + np.logaddexp(0, x)
+    total = total + 2 * np.log(np.abs(x)) + np.fmod(2, x) + np.where(x > 0, 1, x) + x
+    return total + np.clip(0, x - 1, x + 1) + np.where(x > 0, x, 0) + 2
+
+
+def test_a_number_first_is_taken_by_every_operation(backend: Any) -> None:
+    f = xg.function(lambda x: all_of_them(1, x), native=False)
+    np.testing.assert_allclose(backend.numpy(f(backend.array(X))), expected(X), rtol=1e-5)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_number_first_is_taken_in_a_graph_of_tensorflow(backend: Any, jit_compile: bool) -> None:
+    import tensorflow as tf
+
+    f = xg.function(lambda x: all_of_them(1, x), native=False)
+
+    @tf.function(jit_compile=jit_compile)
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return y, tape.gradient(y, x)
+
+    y, gradient = step(tf.constant(X))
+    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-5)
+    steps = 1e-6
+    slope = (expected(X + np.float64(steps)) - expected(X - np.float64(steps))) / (2 * steps)
+    np.testing.assert_allclose(gradient.numpy(), slope, rtol=1e-3)
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_surrogate_with_the_integer_first_is_compiled(backend: Any, jit_compile: bool) -> None:
+    import tensorflow as tf
+
+    def triangle(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * tf.maximum(0, 1 - tf.abs(tin))
+
+    step = xg.activation("Heaviside", triangle)
+
+    @tf.function(jit_compile=jit_compile)
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = step(x)
+        return tape.gradient(y, x)
+
+    actual = gradient(tf.constant(X)).numpy()
+    np.testing.assert_allclose(actual, np.maximum(0, 1 - np.abs(X)))
+
+
+@pytest.mark.backends("torch", "jax")
+def test_a_number_first_is_taken_by_a_compiler(backend: Any) -> None:
+    f = xg.function(lambda x: all_of_them(1, x), native=False)
+    options = {"backend": "aot_eager"} if backend.name == "torch" else {}
+    actual = xg.jit(f, backend.name, **options)(backend.array(X))
+    np.testing.assert_allclose(backend.numpy(actual), expected(X), rtol=1e-5)

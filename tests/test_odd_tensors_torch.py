@@ -1,0 +1,90 @@
+"""Tensors of other classes, and tensors that a mode records: they take the plain kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.needs("torch")
+
+Tensor: TypeAlias = Any
+
+
+def gradient(act: Callable[[Tensor], Tensor], x: Tensor, rule: str | None) -> Tensor:
+    import torch
+
+    if rule is None:
+        y = act(x)
+    else:
+        with xg.use(rule, key=3):
+            y = act(x)
+    return torch.autograd.grad(y, x, torch.ones_like(y))[0]
+
+
+@pytest.mark.parametrize("rule", [None, "triangular", "rectangular", "full_jam", "noise"])
+@pytest.mark.parametrize("forward", ["Heaviside", "ReLU", "Softplus"])
+def test_jagged_tensors_get_what_their_values_would(rule: str | None, forward: str) -> None:
+    import torch
+
+    rows = [torch.tensor([-0.5, 0.25, 2.0]), torch.tensor([-2.0, 0.75])]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+    values = torch.cat(rows).requires_grad_()
+    found = gradient(xg.activation(forward), x, rule)
+    expected = gradient(xg.activation(forward), values, rule)
+    np.testing.assert_allclose(found.values(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("forward", ["Heaviside", "Linear"])
+@pytest.mark.parametrize("rule", ["triangular", "arctan", "clip_norm"])
+def test_a_recorded_gradient_is_a_graph_that_may_be_differentiated(
+    mode: str, forward: str, rule: str
+) -> None:
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    act, values = xg.activation(forward), torch.linspace(-1.2, 1.3, 7)
+    with xg.use(rule):
+        recorded = make_fx(torch.func.grad(lambda x: act(x).sum()), tracing_mode=mode)(values)
+        traced = make_fx(
+            lambda x: torch.autograd.grad(act(x).sum(), x)[0], tracing_mode=mode
+        )(values.clone().requires_grad_())  # fmt: skip
+    expected = gradient(act, values.clone().requires_grad_(), rule)
+    for graph in (recorded, traced):
+        x = values.clone().requires_grad_()
+        np.testing.assert_allclose(graph(x).detach(), expected, rtol=1e-6)
+        assert not [node for node in graph.graph.nodes if "_out" in str(node.target)]
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[Any]:
+    """A mesh of one process."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("rule", ["full_jam", "noise"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_random_rules_draw_for_a_distributed_tensor_as_for_the_whole(
+    mesh: Any, rule: str, sharded: bool
+) -> None:
+    import torch
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    whole = torch.linspace(-1.0, 1.0, 12).reshape(4, 3).requires_grad_()
+    placement = Shard(0) if sharded else Replicate()
+    x = distribute_tensor(whole.detach(), mesh, [placement]).requires_grad_()
+    act = xg.activation("Linear")
+    found = gradient(act, x, rule)
+    np.testing.assert_allclose(found.full_tensor(), gradient(act, whole, rule), rtol=1e-6)
+    assert found.placements == x.placements
+    assert gradient(lambda x: xg.activation("Linear", rule)(x), x, None).shape == (4, 3)

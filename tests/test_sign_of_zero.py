@@ -1,0 +1,29 @@
+"""Limits of equal zeros: their sign is declared to be the framework's own, and is all that differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+from multigrad import xp
+from multigrad.testing.differences import kept
+
+ZEROS = np.array([-0.0, 0.0] * 9, np.float32)
+
+
+def limits(x: Any) -> Any:
+    return xp.relu(x), xp.relu6(x), xp.maximum(x, 0.0), xp.minimum(x, 0.0), xp.clip(x, 0.0, 1.0)
+
+
+def test_a_limit_of_zeros_is_zero_of_a_declared_sign(backend: Any) -> None:
+    results = xg.function(limits, native=False)(backend.array(ZEROS))
+    assert all((backend.numpy(each) == 0).all() for each in results)
+    (row,) = kept(backend.name, "zero")
+    assert {"relu", "relu6", "maximum", "minimum", "clip"} == set(row.what.split(", "))
+
+
+def test_a_leaky_relu_keeps_the_sign_of_zero(backend: Any) -> None:
+    leaky = xg.function(xp.leaky_relu, native=False)(backend.array(ZEROS))
+    np.testing.assert_array_equal(np.signbit(backend.numpy(leaky)), np.signbit(ZEROS))
