@@ -29,9 +29,54 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 
 __all__ = ["BACKENDS", "NumpyBackend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
+FRAMEWORKS = {"torch", "jax", "tensorflow"}
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--once",
+        action="store_true",
+        help="leave out what runs elsewhere: an environment without a framework has the tests that need none, one "
+        "with a framework those that need it alone, one with several those that need more than one",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "anywhere: the test does more where more is installed; it runs where no framework is, and where all are",
+    )
+
+
+def frameworks_of(item: pytest.Item) -> set[str]:
+    """Return the frameworks, Keras among them, without which a test cannot run."""
+    named = {name for mark in item.iter_markers("needs") for name in mark.args}
+    return named & {*FRAMEWORKS, "keras"}
+
+
+def belongs(item: pytest.Item, asked: set[str], beside_keras: bool) -> bool:
+    """Return whether a test belongs to the environment that has these frameworks."""
+    needed = frameworks_of(item)
+    if item.get_closest_marker("anywhere"):
+        return len(asked) > 1 or not (needed or asked or beside_keras)
+    if len(asked) > 1:
+        return len(needed - {"keras"}) > 1
+    if beside_keras:
+        return "keras" in needed and needed <= {*asked, "keras"}
+    return needed == asked
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--once"):
+        return
+    asked = set(split_names(str(config.getoption("--backends")))) & FRAMEWORKS
+    beside_keras = "keras" in split_names(str(config.getoption("--require")))
+    elsewhere = [item for item in items if not belongs(item, asked, beside_keras)]
+    config.hook.pytest_deselected(items=elsewhere)
+    items[:] = [item for item in items if belongs(item, asked, beside_keras)]
 
 
 class NumpyBackend:

@@ -14,6 +14,7 @@ from multigrad.errors import GradientError
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
+pytestmark = pytest.mark.needs("jax")
 Tensor: TypeAlias = Any
 every_guest = pytest.mark.parametrize(
     "guest",

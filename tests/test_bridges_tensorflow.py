@@ -13,6 +13,7 @@ from multigrad.bridging import call_activation, call_function
 from multigrad.errors import GradientError, UnsupportedOp
 
 tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.needs("tensorflow")
 Tensor: TypeAlias = Any
 every_guest = pytest.mark.parametrize(
     "guest", ["numpy", *(pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax"))]

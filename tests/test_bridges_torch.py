@@ -14,6 +14,7 @@ from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.lowering.backend import load_backend
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 Tensor: TypeAlias = Any
 every_guest = pytest.mark.parametrize(
     "guest",

@@ -11,6 +11,7 @@ import pytest
 import multigrad as xg
 
 torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 F = torch.nn.functional
 Tensor = Any
 Rule = Callable[[Any, Tensor, Tensor], Tensor]

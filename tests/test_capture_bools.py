@@ -119,8 +119,9 @@ def test_bools_added_are_a_union_on_every_backend(backend: Any) -> None:
     np.testing.assert_allclose(backend.numpy(actual), union(G, X))
 
 
+@pytest.mark.needs("torch")
 def test_a_union_in_an_autograd_function_is_torchs() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
 
     class Window(torch.autograd.Function):
         @staticmethod

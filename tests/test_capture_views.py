@@ -142,9 +142,11 @@ def test_an_update_reaches_whom_it_reaches_in_numpy(name: str) -> None:
     check(name, {**SHARED, **NUMPY}[name], lambda: A.copy())
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", {**SHARED, **TORCH})
 def test_an_update_reaches_whom_it_reaches_in_torch(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     make = {**SHARED, **TORCH}[name]
 
     def by_torch(a: Any) -> Any:  # a function that mentions torch, whose methods these are

@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+pytestmark = pytest.mark.anywhere
+
 COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity"]
 needs_cli = pytest.mark.needs("typer", "rich")
 

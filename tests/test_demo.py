@@ -20,7 +20,7 @@ RULES = ("true", "d(Linear)", "rectangular", "triangular")
 ROWS = [(forward, rule) for forward in ("Logistic", "Heaviside") for rule in RULES]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-pytestmark = pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")
+pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")]
 
 
 def demo_command(*words: object) -> list[str]:
@@ -245,10 +245,8 @@ def test_a_broken_framework_does_not_cost_the_others_their_results(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way on Windows")
-@pytest.mark.parametrize("framework", NAMES)
+@pytest.mark.parametrize("framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in NAMES])
 def test_an_interrupt_keeps_what_is_finished(framework: str, tmp_path: Path) -> None:
-    if framework not in list_installed():
-        pytest.skip(f"{framework} not installed")
     words = ("--frameworks", framework, "--rules", "triangular,d(Linear),rectangular")
     command = demo_command(*words, "--epochs", 30, "--out", tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

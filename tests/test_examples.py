@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.anywhere
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -158,13 +160,16 @@ def test_one_custom_gradient_is_one_at_a_hundred_everywhere(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("saves", "loads"), [("torch", "jax"), ("jax", "torch"), ("numpy", "numpy")]
+    ("saves", "loads"),
+    [
+        pytest.param("torch", "jax", marks=pytest.mark.needs("torch", "jax")),
+        pytest.param("jax", "torch", marks=pytest.mark.needs("torch", "jax")),
+        ("numpy", "numpy"),
+    ],
 )
 def test_a_saved_rule_and_function_move_to_another_process(
     saves: str, loads: str, tmp_path: Path
 ) -> None:
-    if not (find_spec(saves) and find_spec(loads)):
-        pytest.skip(f"{saves} or {loads} is not installed")
     output = run_example("11_save_and_move.py", tmp_path, saves, loads)
     assert "rule: True" in output
     assert "function: True" in output

@@ -47,6 +47,7 @@ def installed(request: pytest.FixtureRequest) -> list[Any]:
 # --- the programs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.anywhere
 @pytest.mark.parametrize("shard", range(-(-PROGRAMS // SHARD)))
 def test_random_programs_give_the_numbers_of_the_interpreter(
     installed: list[Any], shard: int

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.anywhere
+
 ROOT = Path(__file__).resolve().parent.parent
 FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
 NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "matplotlib"]

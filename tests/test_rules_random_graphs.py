@@ -142,6 +142,7 @@ def installed(request: pytest.FixtureRequest) -> list[Any]:
     return [BACKENDS[name] for name in asked if is_installed(name)]
 
 
+@pytest.mark.anywhere
 @settings(
     max_examples=100,
     deadline=None,

@@ -370,6 +370,7 @@ def shift_rules(stop: threading.Event) -> None:
         time.sleep(0.01)  # each change of a name makes jax trace its eager ops again
 
 
+@pytest.mark.anywhere
 def test_every_gradient_is_right_with_all_frameworks_on_many_threads_while_rules_change(
     request: pytest.FixtureRequest,
 ) -> None:
