@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from multigrad.capture import composites, methods
 from multigrad.capture.classes import is_instance
-from multigrad.capture.dialect import Dialect, register_dialect
+from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
 from multigrad.capture.outside import CHANGES, SWITCHES
 from multigrad.capture.symbols import SymbolicShape
@@ -297,5 +297,14 @@ register_dialect(
         refusals=attributes.REFUSALS,
         generators=generators,
         refused=REFUSED,
+        habits=Habits(
+            exchanges_two=True,
+            repeats_whole=True,
+            sorts_anew=True,
+            integers_first=True,
+            bytes_are_masks=True,
+            nested_lists=False,
+            plus_copies=False,
+        ),
     ),
 )

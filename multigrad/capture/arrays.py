@@ -12,7 +12,7 @@ import numpy as np
 
 from ..ir import neutral
 from ..ir.record import Value, cast
-from .dialect import library_for
+from .dialect import Habits, habits_of, library_for
 from .symbols import SymbolicShape
 
 Tensor = Any
@@ -41,12 +41,15 @@ class Values:
 ADVICE = "Take .values, or a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k, axis)"
 
 
-def is_torch(x: Tensor, name: str) -> bool:
-    """Return whether a method means what it means in torch, where it means something else in NumPy."""
-    library = library_for(x.trace, name)
-    if not library:
+def habits_for(x: Tensor, name: str) -> Habits:
+    """Return what spellings mean in the code of a tensor, of which one that differs is used.
+
+    Raises:
+        TypeError: no library is known.
+    """
+    if not library_for(x.trace, name):
         raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
-    return library == "torch"
+    return habits_of(x.trace)
 
 
 def axis_given(dim: Any, axis: Any) -> Any:
@@ -107,7 +110,7 @@ def cummin(x: Tensor, dim: int) -> Values:
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Values:
     """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
-    if not is_torch(x, "sort"):
+    if not habits_for(x, "sort").sorts_anew:
         raise TypeError("it sorts in place; use np.sort(x)")
     return Values(neutral.sort(x, dim, descending))
 
@@ -151,7 +154,7 @@ def flatten(x: Tensor, start_dim: Any = 0, end_dim: int = -1) -> Tensor:
 
 def transpose(x: Tensor, *axes: Any) -> Tensor:
     """torch exchanges two axes, NumPy takes the order of all."""
-    if axes and is_torch(x, "transpose"):
+    if axes and habits_for(x, "transpose").exchanges_two:
         return neutral.swapaxes(x, *axes)
     return neutral.permute_dims(x, numbers(axes) if axes and axes != (None,) else None)
 
@@ -191,7 +194,9 @@ def tile(x: Tensor, *dims: Any) -> Tensor:
 
 def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
     """torch repeats the whole, NumPy each element."""
-    return tile(x, *repeats) if is_torch(x, "repeat") else neutral.repeat(x, *repeats, axis=axis)
+    if habits_for(x, "repeat").repeats_whole:
+        return tile(x, *repeats)
+    return neutral.repeat(x, *repeats, axis=axis)
 
 
 def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:

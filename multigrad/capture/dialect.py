@@ -25,6 +25,29 @@ Handler = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Habits:
+    """Where one spelling means another thing from library to library; by default as NumPy has it.
+
+    Attributes:
+        exchanges_two: `x.transpose(0, 1)` exchanges two axes; else it names the order of all.
+        repeats_whole: `x.repeat(2)` repeats the whole; else each element.
+        sorts_anew: `x.sort()` returns what is sorted; else it sorts in place.
+        integers_first: an integer in an index is taken before its arrays, wherever it stands.
+        bytes_are_masks: an index of uint8 is a mask; else integers.
+        nested_lists: a list of lists is one index.
+        plus_copies: `+x` is a copy; else x itself.
+    """
+
+    exchanges_two: bool = False
+    repeats_whole: bool = False
+    sorts_anew: bool = False
+    integers_first: bool = False
+    bytes_are_masks: bool = False
+    nested_lists: bool = True
+    plus_copies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """One array library as rules are written in it.
 
@@ -61,6 +84,7 @@ class Dialect:
         one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
         scalars: classes of what stands in place of a tensor without axes in the library's own results.
         generators: its global generators of random numbers: objects with `get_state` and `set_state`.
+        habits: where its spellings mean something else than NumPy's.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by name. With it,
             what its tensor class lacks is an AttributeError.
     """
@@ -93,6 +117,7 @@ class Dialect:
     scalars: tuple[type, ...] = ()
     generators: Callable[[], Iterable[Any]] | None = None
     refusals: Callable[[str], str | None] | None = None
+    habits: Habits = Habits()
 
 
 GROUP = "multigrad.dialects"
@@ -307,6 +332,12 @@ def library_for(trace: Trace, method: str) -> str:
             f"dialect={trace.readings[-1 if trace.readings[0] == 'numpy' else 0]!r}"
         )
     return trace.dialect
+
+
+def habits_of(trace: Trace) -> Habits:
+    """Return what spellings mean in the code that is captured."""
+    dialect = find_dialect(trace.dialect)
+    return Habits() if dialect is None else dialect.habits
 
 
 def check_dialect(name: Any) -> str:

@@ -16,6 +16,7 @@ from ..ir.constants import MOST_ELEMENTS
 from ..ir.record import Value
 from ..ir.types import ROW
 from . import arrays
+from .dialect import habits_of
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -111,7 +112,7 @@ def _find_places(x: Any, items: list[Any]) -> Array:
     shape = tuple(x.shape)
     whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     try:
-        if x.trace.dialect == "torch":  # integers come first, and are none of the arrays
+        if habits_of(x.trace).integers_first:  # integers come first, and are none of the arrays
             whole, items = whole[_basic(items)], _without_basic(items)
         places = whole[tuple(items)]
     except IndexError as error:
@@ -127,7 +128,7 @@ def _find_row(x: Any, items: list[Any]) -> int | None:
     if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
         return None
     among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
-    if x.trace.dialect == "torch" or among == list(range(among[0], among[-1] + 1)):
+    if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
         return rows[0]
     if not x.trace.dialect:
         raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
@@ -172,7 +173,7 @@ def _axis_of(items: list[Any], row: int) -> int:
 
 def _read_items(x: Any, index: Any) -> list[Any]:
     nested = isinstance(index, list) and not all(map(_is_integer, index))
-    if nested and arrays.is_torch(x, "a list of lists as an index"):
+    if nested and not arrays.habits_for(x, "a list of lists as an index").nested_lists:
         raise TypeError("a list of lists is a tuple to some versions of torch, a tensor to others")
     items = index if isinstance(index, tuple) else (index,)
     return [_read(x, item) if _is_array(item) else _checked(item) for item in items]
@@ -197,7 +198,7 @@ def _read(x: Any, item: Any) -> Array:
     array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
     if isinstance(item, list | tuple) and not array.size:
         array = array.astype(np.intp)
-    if array.dtype == np.uint8 and x.trace.dialect == "torch":
+    if array.dtype == np.uint8 and habits_of(x.trace).bytes_are_masks:
         array = array.astype(bool)
     if array.dtype.kind not in "iub":
         raise TypeError(f"it indexes by {array.dtype}")

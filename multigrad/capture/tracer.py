@@ -20,7 +20,7 @@ from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, Type, is_float, keeps_rank
 from . import indexing, methods
 from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
-from .dialect import find_dialect, library_for, record_call
+from .dialect import find_dialect, habits_of, library_for, record_call
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
 # Attributes that TensorFlow's functions look for in whatever they are given.
@@ -81,8 +81,7 @@ class V(Value):
         raise NeedFact(*((fact,) if fact is not None else needed_shapes(node)))
 
     def __pos__(self) -> Any:
-        # torch gives the tensor itself, NumPy a copy.
-        return self if self.trace.dialect == "torch" else copy_of(self)
+        return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     @property
     def T(self) -> Any:
