@@ -24,7 +24,7 @@ from multigrad.lowering.backend import load_backend
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.entries import draw, find_entry, find_lowered
 from multigrad.lowering.input_checks import check_values
-from multigrad.lowering.lower import lower_derivative
+from multigrad.lowering.lower import lower_derivative, lower_forward
 from multigrad.rule import Spec
 
 from . import random
@@ -250,7 +250,7 @@ def make_call(
         return emit_call(lower_derivative(act.forward, backend, fast=False).native, [], {})
     if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
-        return as_call(without_gradient(plain(act.forward, backend)))
+        return as_call(without_gradient(lower_forward(act.forward, backend)))
     spec = application.spec
     if any(not isinstance(value, float | torch.Tensor) for value in spec.values):
         check_values(spec.family, backend, None, spec.values)
