@@ -15,6 +15,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import threads as _threads  # noqa: F401  # from now on a fork waits for what other threads import
+
 if TYPE_CHECKING:
     from . import transforms
     from .activation import activation

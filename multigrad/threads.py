@@ -6,12 +6,20 @@ others wait for the result, but never where the one who works may be waiting for
 
 from __future__ import annotations
 
+import _imp
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
+from importlib import _bootstrap
 from typing import Any
 
 PATIENCE = 2.0  # seconds; a worker may wait for us in ways not seen here: a join, an import's lock
+IMPORTING = 10.0  # seconds; longer than a framework takes
+# What we import: our own parts (multigrad_torch, ...), what we depend on, and the standard library.
+OURS = __name__.partition(".")[0]
+THEIRS = frozenset({"ml_dtypes", "numpy", "optree", "scipy"}) | sys.stdlib_module_names
 _MISSING: Any = object()
 
 # --- locks ---------------------------------------------------------------------------------------------
@@ -30,6 +38,7 @@ def make_lock() -> Any:
 
 
 def _acquire_all() -> None:
+    _await_imports()
     for lock in _locks:
         lock.acquire()
 
@@ -37,6 +46,34 @@ def _acquire_all() -> None:
 def _release_all() -> None:
     for lock in reversed(_locks):
         lock.release()
+    _imp.release_lock()
+
+
+def _await_imports() -> None:
+    """Wait until no other thread imports what we import, and let none begin: a child would wait for it for ever.
+
+    Python's own lock, which is taken here, guards but the beginning of an import. Most of multigrad is imported at its
+    first use, so that other threads' first uses are where this happens.
+    """
+    end = time.monotonic() + IMPORTING
+    while True:
+        _imp.acquire_lock()
+        if not _others_import() or time.monotonic() > end:
+            return
+        _imp.release_lock()
+        time.sleep(0.0005)
+
+
+def _others_import() -> bool:
+    """Return whether another thread is importing something of ours."""
+    me = threading.get_ident()
+    held: Any = getattr(_bootstrap, "_module_locks", {})  # weak references by module
+    locks = [
+        reference()
+        for name, reference in list(held.items())
+        if name.startswith(OURS) or name.partition(".")[0] in THEIRS
+    ]
+    return any(getattr(lock, "owner", None) not in (None, me) for lock in locks)
 
 
 # --- work that is done once --------------------------------------------------------------------------------
