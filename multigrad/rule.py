@@ -17,6 +17,7 @@ from .capture.signature import (
     REQUIRED,
     STATIC_TYPES,
     Signature,
+    called_method,
     check_value,
     read_params,
     read_signature,
@@ -275,6 +276,7 @@ def as_rule(
             first_order=function.first_order or first_order,
             library=library or function.library,
         )
+    own_name, function = name_of(function), called_method(function)
     if name is not None:
         return Rule(
             name=name, function=function, native=native, first_order=first_order, library=library
@@ -282,7 +284,7 @@ def as_rule(
     key = function_key(function)
     known = _wrapped.get(key)
     if known is None:
-        known = _wrapped.setdefault(key, Rule(name=name_of(function), function=function))
+        known = _wrapped.setdefault(key, Rule(name=own_name, function=function))
     return known
 
 

@@ -33,6 +33,7 @@ SHARED: dict[str, Any] = {
     "squeezed": lambda a: a.squeeze(),
 }  # fmt: skip
 NUMPY: dict[str, Any] = {
+    "view": lambda a: a.view(),
     "asarray": lambda a: np.asarray(a),
     "asarray in a dtype": lambda a: np.asarray(a, dtype=np.float32),
     "array": lambda a: np.array(a),

@@ -14,7 +14,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.errors import NativeRuleWarning
+from multigrad.errors import NativeRuleWarning, RuleTypeError
 
 from .unseen import Unseen
 
@@ -254,3 +254,42 @@ def test_a_dataclass_rule_that_cannot_be_captured_runs_as_it_is(backend: Any) ->
         found = backend.numpy(xg.register("test window", override=True)(Window(3.0))(None, x, x))
     xg.unregister("test window")
     np.testing.assert_array_equal(found, [3.0] * 3)
+
+
+# --- callables and defaults of other kinds --------------------------------------------------------------
+
+
+def test_a_default_that_no_param_can_have_is_the_functions_own(backend: Any) -> None:
+    def weighted(
+        ctx: Any, grad_out: Any, tin: Any, weights: Any = [1.0, 4.0], names: Any = {"k": 2.0},  # noqa: B006
+        slope: float = 3.0,
+    ) -> Any:  # fmt: skip
+        return grad_out * weights[1] * names["k"] * slope
+
+    rule = xg.register("weighted")(weighted)
+    assert rule.params == {"slope": 3.0}
+    x = backend.array(X)
+    np.testing.assert_array_equal(backend.numpy(rule(None, x, x, slope=0.5)), X * 4.0)
+    with pytest.raises(RuleTypeError, match="weights"):
+        rule(None, x, x, weights=[2.0, 2.0])
+
+
+@pytest.mark.needs("torch")
+def test_a_module_is_a_rule_by_its_forward() -> None:
+    import torch
+
+    class Gate(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.tensor(2.0))
+
+        def forward(self, ctx: Any, grad_out: Any, tin: Any, slope: float = 3.0) -> Any:
+            return grad_out * self.scale * slope
+
+    gate, x = Gate(), torch.from_numpy(X)
+    rule = xg.register("gate")(gate)
+    assert rule.params == {"slope": 3.0}
+    with pytest.warns(NativeRuleWarning, match="scale"):
+        np.testing.assert_array_equal(rule(None, x, x), X * 6.0)
+    gate.scale.fill_(5.0)
+    np.testing.assert_array_equal(rule(None, x, x, slope=1.0), X * 5.0)

@@ -141,6 +141,10 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     return neutral.reshape(x, tuple(given))
 
 
+def view(x: Tensor, *shape: Any) -> Tensor:
+    return reshape(x, *shape) if shape else x  # without a shape it is NumPy's
+
+
 def view_as(x: Tensor, other: Tensor) -> Tensor:
     same = other.node.type.shape == x.node.type.shape == "x"
     return x if same else neutral.reshape_like(x, other)
@@ -246,7 +250,7 @@ METHODS: dict[str, Handler] = {
     "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as, "roll": roll,
     "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
     "swapaxes": neutral.swapaxes, "swapdims": neutral.swapaxes, "t": transpose_2d, "tile": tile,
-    "topk": topk, "transpose": transpose, "tril": tril, "triu": triu, "view": reshape,
+    "topk": topk, "transpose": transpose, "tril": tril, "triu": triu, "view": view,
     "view_as": view_as,
 }  # fmt: skip
 

@@ -122,6 +122,12 @@ def expand_dims(x: Tensor, axis: int) -> Tensor:
     return neutral.expand_dims(x, axis)
 
 
+def view(x: Tensor, dtype: Any = None) -> Tensor:
+    if dtype is not None:
+        raise TypeError("it reads the bits of one dtype as another's; use .astype(dtype)")
+    return x
+
+
 UFUNCS = {
     np.add: neutral.add, np.subtract: neutral.subtract, np.multiply: neutral.multiply,
     np.divide: neutral.divide, np.negative: neutral.negative, np.positive: neutral.positive,
@@ -158,7 +164,7 @@ register_dialect(
         np.ndarray,
         as_numpy_dtype,
         "cpu",
-        methods={"max": max_, "min": min_},
+        methods={"max": max_, "min": min_, "view": view},
         hidden={np.isscalar: is_scalar},
         one_class=True,
         refusals=refusals(NUMPY),

@@ -54,7 +54,7 @@ class Signature:
 
 
 def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
-    """Read and check `fn(ctx, grad_out, tin, **params)`.
+    """Read and check `fn(ctx, grad_out, tin, **params)`; a default that no param can have is left to the function.
 
     Raises:
         RuleTypeError: the function does not take three leading positional arguments.
@@ -84,8 +84,27 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
                     f"rule {name!r}: no param can be called {p.name!r}, which means something else "
                     f"to multigrad; choose another name"
                 )
-            params[p.name] = _read_param(p)
+            if p.default is REQUIRED or _is_settable(p):
+                params[p.name] = _read_param(p)
     return Signature(params, any(p.kind is p.VAR_KEYWORD for p in parameters))
+
+
+def called_method(function: Any) -> Any:
+    """Return the method in which an object does its work, where its call takes anything: a module's `forward`."""
+    method = getattr(function, "forward", None)
+    if isinstance(function, type) or not inspect.ismethod(method):
+        return function
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    variadic = all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    return method if variadic else function
+
+
+def _is_settable(p: inspect.Parameter) -> bool:
+    """Return whether a parameter can be one of the rule's; another has its default, such as a list, for ever."""
+    return isinstance(p.default, (*STATIC_TYPES, float, np.generic)) or hasattr(p.default, "shape")
 
 
 def _read_param(p: inspect.Parameter) -> Param:
