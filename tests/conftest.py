@@ -54,12 +54,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def frameworks_of(item: pytest.Item) -> set[str]:
     """Return the frameworks, Keras among them, without which a test cannot run."""
     named = {name for mark in item.iter_markers("needs") for name in mark.args}
-    return named & {*FRAMEWORKS, "keras"}
+    return (named | {backend_of(item)}) & {*FRAMEWORKS, "keras"}
+
+
+def backend_of(item: pytest.Item) -> str:
+    """Return the name of the backend that a test runs on, "" where it takes none."""
+    spec = getattr(item, "callspec", None)
+    return "" if spec is None else str(spec.params.get("backend", ""))
 
 
 def belongs(item: pytest.Item, asked: set[str], beside_keras: bool) -> bool:
     """Return whether a test belongs to the environment that has these frameworks."""
     needed = frameworks_of(item)
+    if item.get_closest_marker("beside_numpy") and backend_of(item) == "numpy":
+        return False
     if item.get_closest_marker("anywhere"):
         return len(asked) > 1 or not (needed or asked or beside_keras)
     if len(asked) > 1:

@@ -79,15 +79,15 @@ def _captured_entry(
         entry = _checking_values(entry, backend)
     graphs = family.graph(True, facts), forward.graph()
     entry = checking_dtype(entry, find_lacking(f"rule {family.rule.name!r}", backend, *graphs))
-    return _proving(entry, family, facts) if how_much() == ALL else entry
+    return _proving(entry, facts) if how_much() == ALL else entry
 
 
-def _proving(entry: Entry, family: Family, facts: Mapping[str, Any]) -> Entry:
+def _proving(entry: Entry, facts: Mapping[str, Any]) -> Entry:
     """Return an entry that compares the rule with its graph on each input."""
 
     def proving(tin: Tensor, application: Application) -> Tensor:
         with calling(tin, application.spec.params):
-            family.prove_call(True, facts)
+            application.spec.family.prove_call(True, facts)
         return entry(tin, application)
 
     return proving

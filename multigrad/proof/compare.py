@@ -111,8 +111,9 @@ def find_difference(
         bounded = graph.get(name)
         if given is None and bounded is None:
             continue
-        like = np.shape(given)
-        expected = np.zeros(like) if bounded is None else np.asarray(bounded.value)
+        expected = (
+            np.zeros(np.asarray(given).shape) if bounded is None else np.asarray(bounded.value)
+        )
         found = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
         largest = 0.0 if bounded is None else bounded.largest
         index = _differs(found, expected, largest, ops, eps)
