@@ -61,6 +61,23 @@ def test_a_recorded_gradient_is_a_graph_that_may_be_differentiated(
         assert not [node for node in graph.graph.nodes if "_out" in str(node.target)]
 
 
+@pytest.mark.parametrize("kind", ["rule", "function"])
+def test_what_is_new_is_captured_and_proven_where_lengths_are_symbols(kind: str) -> None:
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def slope(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * torch.clamp(1 - tin.abs(), min=0)
+
+    if kind == "rule":
+        f = xg.activation("Heaviside", rule=slope)
+    else:
+        f = xg.function(lambda x: x * 1.0, lambda upstream, x: slope(None, upstream, x))
+    values = torch.linspace(-1.2, 1.3, 7)
+    recorded = make_fx(torch.func.grad(lambda x: f(x).sum()), tracing_mode="symbolic")(values)
+    np.testing.assert_allclose(recorded(values), torch.clamp(1 - values.abs(), min=0), rtol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[Any]:
     """A mesh of one process."""

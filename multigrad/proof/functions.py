@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -132,7 +133,7 @@ def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
     if shapes is None:
         return None
     if any(fact.startswith("shape") and value for fact, value in facts.items()):
-        if sum(math.prod(shape) for shape in shapes) > samples.MOST:
+        if None in itertools.chain(*shapes) or sum(map(math.prod, shapes)) > samples.MOST:
             return None
     elif not all(map(samples.is_small, shapes)):
         shapes = samples.shrink(shapes)
@@ -142,7 +143,7 @@ def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
 def _shapes(given: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
     """Return the shapes of the tensors; None where not even the number of axes is known."""
     try:
-        return [tuple(given.leaves[i].shape) for i in given.layout.indices("tensor")]
+        return [samples.lengths(given.leaves[i]) for i in given.layout.indices("tensor")]
     except ValueError:
         return None
 

@@ -110,7 +110,7 @@ def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
     x = None if call is None else call[0]
     shape = given.facts.get("shape")
     if shape is None and x is not None and "ndim" not in given.facts:
-        shape = tuple(x.shape)
+        shape = samples.lengths(x)
     if shape is None:
         shape = samples.shape_for(int(given.facts.get("ndim", 2)))
     elif not samples.is_small(shape) and "shape" not in given.facts:

@@ -125,6 +125,11 @@ def _fill(slot: Slot, generator: np.random.Generator) -> Array:
     return np.asarray(generator.normal(size=slot.shape), as_numpy_dtype(slot.dtype))
 
 
+def lengths(tensor: Any) -> tuple[int | None, ...]:
+    """Return the shape of a tensor, None for each length that is a symbol of a compiler's."""
+    return tuple(n if isinstance(n, int) else None for n in tensor.shape)
+
+
 def shape_for(rank: int) -> tuple[int, ...]:
     """Return a small shape of that rank, whose axes differ."""
     return SHAPES[rank] if rank < len(SHAPES) else (2,) * rank
