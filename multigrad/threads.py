@@ -37,6 +37,14 @@ def make_lock() -> Any:
     return lock
 
 
+def in_child(forget: Callable[[int], None]) -> None:
+    """Let a forked child forget what threads that it lacks were doing: `forget(the thread that it has)`."""
+    _forgets.append(forget)
+
+
+_forgets: list[Callable[[int], None]] = []
+
+
 def _acquire_all() -> None:
     _await_imports()
     for lock in _locks:
@@ -153,6 +161,8 @@ def _forget_others() -> None:
         if job.thread != me:
             del _jobs[place]
     _waits.clear()
+    for forget in _forgets:
+        forget(me)
     _release_all()
 
 

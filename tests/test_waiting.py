@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -272,3 +277,79 @@ def test_children_that_are_forked_while_threads_capture_and_register_all_end() -
             thread.join(20)
         for name in set(xg.rules()) - before:
             xg.unregister(name)
+
+
+def test_every_lock_of_ours_is_one_that_a_fork_finds_free() -> None:
+    kinds = {"Lock", "RLock", "Condition", "Semaphore"}
+    places = []
+    for folder in (Path(xg.__file__).parent, *(Path(p) for p in backend_folders())):
+        for file in folder.rglob("*.py"):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+            names = (getattr(f, "attr", getattr(f, "id", "")) for f in calls)
+            places += [file.name for name in names if name in kinds]
+    assert places == ["threads.py"]
+
+
+def backend_folders() -> list[str]:
+    """Return where the backends' packages lie; finding them imports nothing."""
+    specs = [find_spec(f"multigrad_{name}") for name in ("torch", "jax", "tensorflow")]
+    return [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+
+
+@forking
+@pytest.mark.needs("torch")
+def test_a_child_has_the_methods_that_a_capture_in_its_parent_had_replaced() -> None:
+    import torch
+
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        inside.set()
+        leave.wait(10)
+        return grad_out * torch.ones_like(tin)
+
+    before = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+    thread = threading.Thread(target=lambda: xg.compose(slow)(None, X, X))
+    thread.start()
+    assert inside.wait(10)
+    try:
+        assert torch.autograd.Function.apply.__func__ is not before  # type: ignore[attr-defined]
+        assert in_child(lambda: torch.autograd.Function.apply.__func__ is before)  # type: ignore[attr-defined]
+    finally:
+        leave.set()
+        thread.join(10)
+    assert torch.autograd.Function.apply.__func__ is before  # type: ignore[attr-defined]
+
+
+FIRST_USES = """
+import os, sys, threading, time, warnings
+import numpy as np
+import multigrad as xg
+X = np.ones(3, np.float32)
+warnings.simplefilter("ignore")
+
+def use(factor):
+    return xg.compose(lambda ctx, grad_out, tin: grad_out * factor)(None, X, X)[0] == factor
+
+threading.Thread(target=use, args=(2.0,)).start()
+time.sleep(float(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    os._exit(0 if use(3.0) else 1)
+for _ in range(2000):
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        sys.exit(status)
+    time.sleep(0.01)
+os.kill(child, 9)
+sys.exit("the child waits for ever")
+"""
+
+
+@forking
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.1])
+def test_a_fork_waits_for_what_another_thread_imports(seconds: float) -> None:
+    command = [sys.executable, "-c", FIRST_USES, str(seconds)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stderr

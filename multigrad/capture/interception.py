@@ -7,7 +7,10 @@ it is called from. The method is replaced for as long as a capture runs, in any 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
+
+from ..threads import in_child, make_lock
 
 _ABSENT = object()
 
@@ -19,23 +22,38 @@ class Interception:
         self.owner = owner
         self.name = name
         self.replacement = replacement
-        self._entered = 0
+        self._entered: Counter[int] = Counter()  # by thread
         self._original: Any = _ABSENT
-        self._lock = threading.Lock()
+        self._lock = make_lock()
+        in_child(self._forget_others)
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._entered == 0:
+            if not self._entered:
                 self._original = vars(self.owner).get(self.name, _ABSENT)
                 setattr(self.owner, self.name, self.replacement)
-            self._entered += 1
+            self._entered[threading.get_ident()] += 1
 
     def __exit__(self, *exception: object) -> None:
+        thread = threading.get_ident()
         with self._lock:
-            self._entered -= 1
-            if self._entered:
-                return
-            if self._original is _ABSENT:  # inherited
-                delattr(self.owner, self.name)
-            else:
-                setattr(self.owner, self.name, self._original)
+            self._entered[thread] -= 1
+            if not self._entered[thread]:
+                del self._entered[thread]
+                self._restore()
+
+    def _restore(self) -> None:
+        """Put the method back where no capture runs."""
+        if self._entered:
+            return
+        if self._original is _ABSENT:  # inherited
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self._original)
+
+    def _forget_others(self, own: int) -> None:
+        """In a forked child: captures on threads that it lacks never end."""
+        if self._entered:
+            mine = self._entered[own]
+            self._entered = Counter({own: mine} if mine else {})
+            self._restore()
