@@ -108,7 +108,7 @@ def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
     """Return the gradient and the input: of the call's rank, where there is a call."""
     call = samples.CALL.get()
     x = None if call is None else call[0]
-    shape = given.facts.get("shape")
+    shape: Any = given.facts.get("shape")
     if shape is None and x is not None and "ndim" not in given.facts:
         shape = samples.lengths(x)
     if shape is None:
