@@ -232,16 +232,19 @@ def test_memory_stays_when_rules_come_and_go() -> None:
             with xg.use("scale", {"s": float(n)}):
                 xg.apply_to_gradients([X])
 
+    def held() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
     sources = len(linecache.cache)
     work(50)
-    gc.collect()
     tracemalloc.start()
     work(50)
-    gc.collect()
-    before = tracemalloc.get_traced_memory()[0]
-    work(150)
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
+    marks = [held()]
+    for _ in range(3):
+        work(100)
+        marks.append(held())
     tracemalloc.stop()
-    assert after - before < 100_000, "bytes are kept of 150 rules"
+    # The least of three: a large table of the process that grows in between is no leak, and grows once.
+    assert min(np.diff(marks)) < 60_000, "bytes are kept of 100 rules"
     assert len(linecache.cache) < sources + 50, "sources are kept of rules that are gone"
