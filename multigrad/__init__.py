@@ -5,7 +5,8 @@
     with xg.use("triangular", params={"width": 2.0}):
         y = act(x)
 
-No framework is imported here; `xg.Activation` (the torch module) and others load when first asked for.
+No framework is imported here; `xg.Activation` (the torch module) and others load when first asked
+for.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import threads as _threads  # noqa: F401  # from now on a fork waits for what other threads import
+# Before a pickle names a module that is gone; from now on a fork waits for what others import.
+from .ground import former as _former  # noqa: F401
+from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
     from . import transforms
-    from .activation import activation
+    from .backend.discovery import backends
     from .capture import xp
     from .context import use
     from .errors import (
@@ -41,17 +44,17 @@ if TYPE_CHECKING:
         from_tf_custom_gradient,
     )
     from .functions.plain import function
-    from .functions.vjp import vjp
-    from .gradients import apply_to_gradients
-    from .jit import jit
-    from .lowering.backend import backends
-    from .lowering.lower import lower, source
+    from .in_force.activation import activation
+    from .in_force.gradients import apply_to_gradients
+    from .in_force.jit import jit
+    from .in_force.vjp import vjp
+    from .inspection.check import check
+    from .inspection.parity import parity
+    from .inspection.show import show
+    from .inspection.source import lower, source
     from .registry import compose, get, register, rules, unregister
-    from .rule import Rule
-    from .saving import from_dict, load, save
-    from .show import show
-    from .verification.check import check
-    from .verification.parity import parity
+    from .rulebook.rule import Rule
+    from .saving.files import from_dict, load, save
     from .wrappers import Activation
 
     __version__: str
@@ -101,9 +104,9 @@ __all__ = [
 # The room of each public name. All load when first asked for: importing them took 1.3 times what
 # importing NumPy takes, and most programs need few.
 _ROOMS = {
-    "parity": "verification.parity",
-    "check": "verification.check",
-    "vjp": "functions.vjp",
+    "parity": "inspection.parity",
+    "check": "inspection.check",
+    "vjp": "in_force.vjp",
     "function": "functions.plain",
     "from_tf_custom_gradient": "functions.importers",
     "from_custom_vjp": "functions.importers",
@@ -116,25 +119,25 @@ _ROOMS = {
     "GradientError": "errors",
     "MultigradError": "errors",
     "NativeRuleWarning": "errors",
-    "Rule": "rule",
+    "Rule": "rulebook.rule",
     "RuleError": "errors",
     "StaleTraceError": "errors",
     "TraceError": "errors",
     "UnsupportedOp": "errors",
-    "activation": "activation",
-    "apply_to_gradients": "gradients",
-    "backends": "lowering.backend",
+    "activation": "in_force.activation",
+    "apply_to_gradients": "in_force.gradients",
+    "backends": "backend.discovery",
     "compose": "registry",
-    "from_dict": "saving",
+    "from_dict": "saving.files",
     "get": "registry",
-    "jit": "jit",
-    "load": "saving",
-    "lower": "lowering.lower",
+    "jit": "in_force.jit",
+    "load": "saving.files",
+    "lower": "inspection.source",
     "register": "registry",
     "rules": "registry",
-    "save": "saving",
-    "show": "show",
-    "source": "lowering.lower",
+    "save": "saving.files",
+    "show": "inspection.show",
+    "source": "inspection.source",
     "unregister": "registry",
     "use": "context",
 }

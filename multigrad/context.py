@@ -1,8 +1,8 @@
 """`use`: which rule is in force where.
 
-One immutable frame in a ContextVar. Forward reads it and keeps what it needs, so a backward that runs later, or on
-another thread, uses the rule that was in force at forward. Each loaded backend mirrors the frame's token to
-where its compiler looks.
+One immutable object in a ContextVar. Forward reads it and keeps what it needs, so a backward that
+runs later, or on another thread, uses the rule that was in force at forward. Each loaded backend
+mirrors the active rules' token to where its compiler looks.
 """
 
 from __future__ import annotations
@@ -10,27 +10,36 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
+from .active.draws import FREE, Counter, keyed, normalize_key
+from .active.reads import names_in, note_lookup, reading
+from .active.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
+from .backend.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
-from .frame import CURRENT, EMPTY, Application, Frame, key_token
-from .lowering.backend import hook_params, mirror_frame, show_frame
-from .random import key_from_int
-from .registry import resolve
-from .rule import Rule
-from .threads import make_lock
+from .rulebook.names import IN_FORCE, epoch
+from .rulebook.rule import Rule, resolve
 
 __all__ = [
-    "CURRENT", "EMPTY", "SCOPES", "Application", "Counter", "Frame", "apply_now", "check_scope", "current", "key_token",
-    "normalize_key", "use",
+    "CURRENT",
+    "EMPTY",
+    "SCOPES",
+    "ActiveRules",
+    "Counter",
+    "RuleInForce",
+    "apply_now",
+    "check_scope",
+    "current",
+    "key_token",
+    "normalize_key",
+    "use",
 ]  # fmt: skip
 
 SCOPES = ("activations", "params", "all")
+MOST_IN_FORCE = 1024
 
 
 class _Default(str):
@@ -39,31 +48,6 @@ class _Default(str):
 
 ALL = _Default("all")
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
-_serials = itertools.count()
-_counting = make_lock()
-
-
-class Counter:
-    """Counts the applications of a rule at forward, from 0; safe between threads.
-
-    `serial` tells counters apart, also from those that are gone.
-    """
-
-    __slots__ = ("count", "serial")
-
-    def __init__(self) -> None:
-        self.count: Any = 0
-        self.serial = next(_serials)
-
-    def __next__(self) -> Any:
-        with _counting:
-            n, self.count = self.count, self.count + 1
-        return n
-
-    def advance(self, number: int) -> None:
-        """Skip applications that compiled code has made."""
-        with _counting:
-            self.count += number
 
 
 class use:
@@ -73,26 +57,31 @@ class use:
         >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}, scope="activations"):
         ...     y = act(x)
 
-    The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins over all. Where no
-    scope is given, a rule that an outer `use` put in force by naming "params" stays: a surrogate gradient put in
-    force inside of a training step does not turn off the clipping around it. `scope="all"` replaces both.
-    A `scope` that names "params" acts by itself in torch, Keras on torch included: each forward attaches hooks to the
-    module's trainable parameters (`multigrad.hook.remove_param_hooks` takes them off). `scope="all"` alone acts on
-    parameters where `multigrad.hook.attach_param_hooks` was called. In other frameworks neither can: there
-    `xg.apply_to_gradients`, `multigrad.keras.apply_to_gradients` and `multigrad.optax.apply_rule` are the way.
-    Around the `yield` of a generator the rule stays in force for the caller until the generator goes on.
+    The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins
+    over all. Where no scope is given, a rule that an outer `use` put in force by naming "params"
+    stays: a surrogate gradient put in force inside of a training step does not turn off the
+    clipping around it. `scope="all"` replaces both. A `scope` that names "params" acts by itself in
+    torch, Keras on torch included: each forward attaches hooks to the module's trainable parameters
+    (`multigrad.hook.remove_param_hooks` takes them off). `scope="all"` alone acts on parameters
+    where `multigrad.hook.attach_param_hooks` was called. In other frameworks neither can: there
+    `xg.apply_to_gradients`, `multigrad.keras.apply_to_gradients` and `multigrad.optax.apply_rule`
+    are the way. Around the `yield` of a generator the rule stays in force for the caller until the
+    generator goes on.
 
     Args:
         rule: a name, a Rule or a function `(ctx, grad_out, tin, **params)`.
         params: values for the rule's params.
-        scope: "activations", "params", "all", or a tuple of them. Default: "all", save for what an outer `use` named.
+        scope: "activations", "params", "all", or a tuple of them. Default: "all", save for what an
+            outer `use` named.
         key: makes random rules reproducible, the same in every framework: an int as for
-            `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward from 0 at
-            each entry, draws from `fold_in(key, n)`. One key gives every example of a `vmap` and every shard of a
-            `shard_map` the same draws: fold the index in first, as in `jax.random.fold_in(key, jax.lax.axis_index("i"))`.
+            `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward
+            from 0 at each entry, draws from `fold_in(key, n)`. One key gives every example of a
+            `vmap` and every shard of a `shard_map` the same draws: fold the index in first, as in
+            `jax.random.fold_in(key, jax.lax.axis_index("i"))`.
 
     Raises:
-        RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a ValueError).
+        RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a
+            ValueError).
     """
 
     def __init__(
@@ -104,32 +93,31 @@ class use:
         key: Any = None,
     ) -> None:
         self.rule = rule
-        self.params = read_params(params)
-        self.scope = check_scope(scope)
+        self.params = {} if params is None else read_params(params)
+        self.scope = ("all",) if scope is ALL else check_scope(scope)
         self.key = key
         self._given_scope = scope if scope is ALL else self.scope
 
     def __enter__(self) -> Self:
-        application = apply_now(self.rule, self.params, self.key)
+        in_force = apply_now(self.rule, self.params, self.key)
         before = CURRENT.get()
         both = "all" in self.scope
-        acts = application if both or "activations" in self.scope else before.activations
+        acts = in_force if both or "activations" in self.scope else before.activations
         names_params = "params" in self.scope
         stays = not names_params and (
             not both or (self._given_scope is ALL and before.names_params)
         )
-        pars = before.params if stays else application
+        pars = before.params if stays else in_force
         hooked = names_params or before.hooks_params
         named = before.names_params if stays else names_params
-        frame = Frame(acts, pars, _frame_token(acts, pars), hooked, named)
-        with ExitStack() as stack:
-            mirror_frame(stack, frame.token)
-            if names_params:
-                hook_params(stack)
-            _ENTRIES.set(_Entry(self, before, stack.pop_all(), _ENTRIES.get()))
-        CURRENT.set(frame)
-        if acts is not None and any(type(value) is not float for value in acts.spec.values):
-            show_frame(frame)
+        active = ActiveRules(acts, pars, _token_of(acts, pars), hooked, named)
+        leaves = enter_rules(active.token)
+        if names_params:
+            leaves.append(hook_params())
+        _ENTRIES.set(_Entry(self, before, leaves, _ENTRIES.get()))
+        CURRENT.set(active)
+        if acts is not None and acts.has_tensors:
+            show_tensors(active)
         return self
 
     def __exit__(self, *exc_info: object) -> Literal[False]:
@@ -143,9 +131,10 @@ class use:
         if inner is None:
             _ENTRIES.set(entry.outer)
             CURRENT.set(entry.before)
-        else:  # a generator that was suspended in it is closed under a later `use`, which stays in force
+        # a generator that was suspended in it is closed under a later `use`, which stays in force
+        else:
             inner.before, inner.outer = entry.before, entry.outer
-        entry.mirrors.close()  # after CURRENT is set: they follow it
+        leave_rules(entry.leaves)  # after CURRENT is set: they follow it
         return False
 
     def __call__(self, function: _AnyFunction) -> _AnyFunction:
@@ -156,9 +145,10 @@ class use:
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise RuleTypeError(
-                f"use cannot decorate the generator function {function.__name__!r}: between its steps "
-                f"the rule would be in force for the caller. Put `with xg.use(...)` inside of it around the "
-                f"work between two yields: around a `yield` it would be in force for the caller too"
+                f"use cannot decorate the generator function {function.__name__!r}: between its "
+                "steps the rule would be in force for the caller. Put `with xg.use(...)` inside "
+                "of it around the work between two yields: around a `yield` it would be in force "
+                "for the caller too"
             )
         if inspect.iscoroutinefunction(function):
 
@@ -179,11 +169,11 @@ class use:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A `use` that was entered, the frame before it, and the entry around it in the same task."""
+    """A `use` that was entered, the rules before it, and the entry around it in the same task."""
 
     use: use
-    before: Frame
-    mirrors: ExitStack
+    before: ActiveRules
+    leaves: list[Leave]
     outer: _Entry | None
 
 
@@ -206,32 +196,52 @@ def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
     return words
 
 
-def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> Application:
-    """Resolve a rule by today's registry and return it ready to be applied."""
+def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
+    """Resolve a rule by today's registry and return it ready to be applied; the same object for the
+    same name.
+    """
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
-    spec = resolve(rule).spec(params)
-    if key is None:
-        return Application(spec)
-    return Application(spec, normalize_key(key), Counter())
+    own = _key_of(rule, params) if key is None else None
+    now = epoch()  # first: a name that changes meanwhile is looked up again
+    known: Any = (-1, None, ())
+    if own is not None:
+        known = IN_FORCE.get(own, known)
+    if known[0] != now:
+        with reading() as found:
+            bound_rule = resolve(rule).bound_rule(params)
+        draws = FREE if key is None else keyed(key)
+        known = now, RuleInForce(bound_rule, draws), names_in(found)
+        if own is not None:
+            if len(IN_FORCE) >= MOST_IN_FORCE:
+                IN_FORCE.clear()
+            IN_FORCE[own] = known
+    in_force: RuleInForce = known[1]
+    for lookup in known[2]:
+        note_lookup(lookup)
+    return in_force
 
 
-def normalize_key(key: Any) -> Any:
-    """Return two Python ints for an int or two uint32; a backend's own key object is left to it."""
-    if isinstance(key, bool):
-        raise RuleValueError(f"key must be an int, a jax key or two uint32, got {key!r}")
-    if isinstance(key, int):
-        return key_from_int(key)
-    from .lowering.backend import key_pair
-
-    return key_pair(key)
-
-
-def _frame_token(acts: Application | None, pars: Application | None) -> str:
-    words = [app.spec.token + key_token(app) if app else "-" for app in (acts, pars)]
-    return " | ".join(words)
+def _key_of(rule: Any, params: Mapping[str, Any] | None) -> Any:
+    """Return a name with plain params as a key; None: it is looked up each time."""
+    if type(rule) is not str or not (params is None or isinstance(params, dict)):
+        return None
+    if not params:
+        return rule
+    rows = tuple((name, type(value), value) for name, value in params.items())
+    # 0.0 equals -0.0; what is no number or word may change, or have no hash.
+    is_plain = all(
+        kind in (float, int, bool, str) and (value or kind is not float) for _, kind, value in rows
+    )
+    return (rule, rows) if is_plain else None
 
 
-def current() -> Frame:
-    """Return the frame now in force."""
+def _token_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
+    first = "-" if acts is None else acts.token
+    second = first if pars is acts else "-" if pars is None else pars.token
+    return f"{first} | {second}"
+
+
+def current() -> ActiveRules:
+    """Return the active rules."""
     return CURRENT.get()

@@ -1,7 +1,7 @@
 """Every error that multigrad raises on purpose.
 
-All are `MultigradError`; where Python has a built-in class that users already catch (KeyError for an unknown
-rule, ImportError for a missing framework), the error is that class too.
+All are `MultigradError`; where Python has a built-in class that users already catch (KeyError for
+an unknown rule, ImportError for a missing framework), the error is that class too.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ class TraceError(MultigradError):
         self.place = place
 
     def to_keep(self) -> Self:
-        """Return this error without the frames that led to it, which hold the tensors of their call."""
+        """Return this error without the frames that led to it, which hold the call's tensors."""
         return copy.copy(self)
 
 
 class DisprovedError(TraceError):
-    """A captured graph does not compute what the code that it was captured from does, so it is not used.
+    """A captured graph does not compute what the code that it was captured from does, so it is not
+    used.
 
     Attributes:
         home: the framework on which that code runs as it is; "" where it runs on all.
@@ -84,7 +85,7 @@ class NativeRuleWarning(UserWarning):
 
 
 class NotProvenWarning(UserWarning):
-    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code that it was captured from."""
+    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code it came from."""
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ __all__ = ["jvp", "vjp"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from .lowering.backend import load_backend
+        from .backend.discovery import load_backend
 
         load_backend("torch")  # says what to install where torch is missing
         from multigrad_torch import functional

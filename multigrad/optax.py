@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .context import CURRENT, Application, Counter, normalize_key
+from .active.draws import Counter, Draws, normalize_key
+from .backend.discovery import load_backend
+from .context import CURRENT, RuleInForce
 from .errors import BackendNotFound, RuleError
-from .gradients import GradientRule, fold_step
-from .lowering import entries
-from .lowering.backend import load_backend
-from .rule import Rule
+from .in_force.gradients import GradientRule, fold_step
+from .rulebook import bare
+from .rulebook.rule import Rule
 
 Tensor = Any
 __all__ = ["RuleState", "apply_rule"]
 
 
 class RuleState(NamedTuple):
-    """What the transformation remembers: the number of updates, and the key of random rules as two uint32."""
+    """What the transformation remembers: the number of updates, and the key of random rules as two
+    uint32.
+    """
 
     count: Tensor
     key: Tensor | None = None
@@ -34,21 +37,23 @@ def apply_rule(
 ) -> Any:
     """Return an `optax.GradientTransformation` that applies a rule to each update, with `tin=None`.
 
-    The rule sees one leaf at a time: `clip_norm` limits the norm of each leaf, where `optax.clip_by_global_norm`
-    limits that of all of them together. Leaves keep their dtype.
+    The rule sees one leaf at a time: `clip_norm` limits the norm of each leaf, where
+    `optax.clip_by_global_norm` limits that of all of them together. Leaves keep their dtype.
 
     Example:
         >>> optimizer = optax.chain(
-        ...     multigrad.optax.apply_rule("clip_norm", {"max_norm": optax.linear_schedule(1.0, 0.1, 1000)}),
+        ...     multigrad.optax.apply_rule("clip_norm", {"max_norm": optax.linear_schedule(1.0, 0.1,
+        1000)}),
         ...     optax.adam(1e-3),
         ... )
 
     Args:
-        rule: a name, a Rule or a function; None takes the rule that `use` has in force for the scope "params" or
-            "all" when an update is made (under `jax.jit`: traced).
-        params: values for the rule's params: numbers, 0-d arrays, or schedules, which are called with the count.
-        key: what random rules draw from: an int, a jax key or two uint32. The n-th leaf of update s draws from
-            `fold_in(fold_in(key, s), n)`.
+        rule: a name, a Rule or a function; None takes the rule that `use` has in force for the
+            scope "params" or "all" when an update is made (under `jax.jit`: traced).
+        params: values for the rule's params: numbers, 0-d arrays, or schedules, which are called
+            with the count.
+        key: what random rules draw from: an int, a jax key or two uint32. The n-th leaf of update s
+            draws from `fold_in(fold_in(key, s), n)`.
 
     Raises:
         RuleError: the rule or a param is unknown, or a random rule has no key.
@@ -64,8 +69,8 @@ def apply_rule(
     transform = None if rule is None else _Scheduled(rule, params or {})
     if transform is not None and transform.rule.draws and words is None:
         raise RuleError(
-            f"rule {transform.rule.look_up().family.rule.name!r} is random, and jax has no generator to "
-            f"draw from: pass key=, e.g. apply_rule(rule, key=jax.random.key(0))"
+            f"rule {transform.rule.look_up().specialization.rule.name!r} is random, and jax has no "
+            "generator to draw from: pass key=, e.g. apply_rule(rule, key=jax.random.key(0))"
         )
 
     def init(parameters: Any) -> RuleState:
@@ -76,16 +81,16 @@ def apply_rule(
     def update(
         updates: Any, state: RuleState, parameters: Any = None, **extra: Any
     ) -> tuple[Any, RuleState]:
-        application = _follow_frame(state) if transform is None else transform.at_step(state)
-        guard = load_backend("jax").guard
+        in_force = _follow_rules(state) if transform is None else transform.at_step(state)
+        guard = load_backend("jax").compiler.on_read
 
         def apply(leaf: Tensor) -> Tensor:
             leaf = jnp.asarray(leaf)
             if guard is not None and transform is None:
                 guard(leaf, None, "params")  # also without a rule: that is what a trace would keep
-            if application is None:
+            if in_force is None:
                 return leaf
-            return entries.apply_rule(application, None, leaf, None)
+            return bare.apply_rule(in_force, None, leaf, None)
 
         counted = optax.safe_increment(state.count)
         return jax.tree.map(apply, updates), RuleState(counted, state.key)
@@ -105,22 +110,22 @@ class _Scheduled:
         self.rule = GradientRule(rule, {**params, **begun})
         for name in self.schedules.keys() - self.rule.numbers.keys():
             raise RuleError(
-                f"param {name!r} of rule {self.rule.look_up().family.rule.name!r} decides what its Python code "
-                f"does, so it cannot follow a schedule; pass a number"
+                f"param {name!r} of rule {self.rule.look_up().specialization.rule.name!r} decides "
+                "what its Python code does, so it cannot follow a schedule; pass a number"
             )
 
-    def at_step(self, state: RuleState) -> Application:
+    def at_step(self, state: RuleState) -> RuleInForce:
         """Return the rule as it acts in one update."""
         numbers = {name: schedule(state.count) for name, schedule in self.schedules.items()}
         return self.rule.at_step(numbers, state.key, state.count)
 
 
-def _follow_frame(state: RuleState) -> Application | None:
-    """Return the rule in force, which draws from the transformation's own key where there is one."""
-    framed = CURRENT.get().params
-    if framed is None or state.key is None:
-        return framed
-    return Application(framed.spec, fold_step(state.key, state.count), Counter())
+def _follow_rules(state: RuleState) -> RuleInForce | None:
+    """Return the rule in force, which draws from the transformation's own key, if any."""
+    active = CURRENT.get().params
+    if active is None or state.key is None:
+        return active
+    return RuleInForce(active.bound_rule, Draws(fold_step(state.key, state.count), Counter()))
 
 
 def _import_optax() -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,9 @@ Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 Key: TypeAlias = tuple[int, int]
 Words: TypeAlias = tuple[Tensor, Tensor]
+
+# The keys that draws on arrays take one after the other, where code runs beside its graph.
+REPLAYED: ContextVar[Iterator[Any] | None] = ContextVar("multigrad_replayed", default=None)
 
 WORD_MASK = 0xFFFFFFFF
 PARITY = 0x1BD11BDA
@@ -35,8 +39,8 @@ WIDE_BITS = 52
 BLOCK = 1 << 16
 
 # M. Giles, "Approximating the erfinv function", GPU Computing Gems (Jade), 2011. With
-# w = -log(1 - x*x), a row is (from this w on, center, coefficients): the first is a polynomial in w,
-# the others in sqrt(w).
+# w = -log(1 - x*x), a row is (from this w on, center, coefficients): the first is a polynomial in
+# w, the others in sqrt(w).
 # fmt: off
 ERFINV_FLOAT32 = (
     (0.0, 2.5, (
@@ -129,8 +133,8 @@ def normal_from_uniform(uniform: Tensor, namespace: Any, double: bool) -> Tensor
 
 def erfinv(x: Tensor, namespace: Any, double: bool) -> Tensor:
     """Evaluate the inverse error function for -1 < x < 1; at the ends it is wrong, not infinite."""
-    # float32 does as jax.random.normal does. float64 does not: XLA's log1p (jax 0.10, CPU) is off by
-    # 128 ulp at x = 0.64, and rounding x * x costs the tails thousands.
+    # float32 does as jax.random.normal does. float64 does not: XLA's log1p (jax 0.10, CPU) is off
+    # by 128 ulp at x = 0.64, and rounding x * x costs the tails thousands.
     w = -(namespace.log((1.0 - x) * (1.0 + x)) if double else namespace.log1p(-(x * x)))
     root = namespace.sqrt(w)
     (_, center, coefficients), *tails = ERFINV_FLOAT64 if double else ERFINV_FLOAT32
@@ -208,8 +212,8 @@ def key_pair(key: Any) -> Key:
 def refuse_key(key: Any) -> RuleValueError:
     """Make the error for something that is no key."""
     return RuleValueError(
-        f"no key: {key!r}; expected an int (key=7), two uint32 (key=(0, 7)), "
-        "or a key of the framework in use (key=jax.random.key(7))"
+        f"no key: {key!r}; expected an int (key=7), two uint32 (key=(0, 7)), or a key of the "
+        "framework in use (key=jax.random.key(7))"
     )
 
 

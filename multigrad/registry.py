@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
+from .active.reads import NUMBERS
 from .capture.dialect import check_dialect
-from .errors import RuleError, RuleTypeError, RuleValueError, suggest
-from .lowering.backend import loaded
-from .reads import NUMBERS, note_name
-from .rule import Rule, as_rule
-from .threads import make_lock
+from .errors import RuleError, RuleTypeError, RuleValueError
+from .rulebook.names import RULES, advance, epoch, get, load_library, lock, unknown
+from .rulebook.rule import Rule, as_rule, resolve
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
-_rules: dict[str, Rule] = {}
 _numbers = itertools.count()
-_library_is_loaded = False
-_lock = make_lock()
-_epoch = 0
 
 
 def register(
@@ -43,15 +37,16 @@ def register(
     Args:
         name: the name, any non-empty string.
         override: replace a rule of that name; compiled code that used the old one is invalid.
-        native: None: a rule that cannot be captured runs as it is, with one warning; True: it always
-            runs as it is; False: it must be captured (TraceError).
-        first_order: a promise that nobody differentiates the rule itself (`create_graph=True`): numbers
-            that forward can compute from tin, such as its norm, may then be kept in the place of tin. Where
-            that would lose a derivative, taking one raises GradientError.
-        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its file imports several
-            and it mentions none.
-        prove: when it has been captured, run it once as it is on small inputs, forward and backward, and compare it with
-            the graph: where they differ the graph is never used. `MULTIGRAD_PROVE=0` turns all proofs off.
+        native: None: a rule that cannot be captured runs as it is, with one warning; True: it
+            always runs as it is; False: it must be captured (TraceError).
+        first_order: a promise that nobody differentiates the rule itself (`create_graph=True`):
+            numbers that forward can compute from tin, such as its norm, may then be kept in the
+            place of tin. Where that would lose a derivative, taking one raises GradientError.
+        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its
+            file imports several and it mentions none.
+        prove: when it has been captured, run it once as it is on small inputs, forward and
+            backward, and compare it with the graph: where they differ the graph is never used.
+            `MULTIGRAD_PROVE=0` turns all proofs off.
 
     Returns:
         A decorator that returns the `Rule`, which is still callable.
@@ -70,7 +65,7 @@ def register(
     library = check_dialect(dialect)
 
     def decorate(function: Any) -> Rule:
-        _load_library()
+        load_library()
         rule = as_rule(function, name, native, bool(first_order), library)
         rule = rule if prove else rule.copy(prove=False)
         if _mentions(rule, name):
@@ -78,17 +73,17 @@ def register(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
                 f"compose(xg.get({name!r}), ...)"
             )
-        with _lock:
-            if name in _rules and not override:
+        with lock:
+            if name in RULES and not override:
                 raise RuleError(
-                    f"a rule named {name!r} is registered already; "
-                    f"pass override=True to replace it, or choose another name"
+                    f"a rule named {name!r} is registered already; pass override=True to replace "
+                    "it, or choose another name"
                 )
-            replaced = name in _rules
-            _rules[name] = rule
+            replaced = name in RULES
+            RULES[name] = rule
             NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
         if replaced:
-            _advance()
+            advance()
         return rule
 
     return decorate
@@ -100,60 +95,19 @@ def unregister(name: str) -> None:
     Raises:
         RuleError: there is none of that name.
     """
-    _load_library()
-    with _lock:
-        if name not in _rules:
-            raise _unknown(name)
-        del _rules[name]
+    load_library()
+    with lock:
+        if name not in RULES:
+            raise unknown(name)
+        del RULES[name]
         NUMBERS[name] = next(_numbers)
-    _advance()
+    advance()
 
 
 def rules() -> list[str]:
     """Return the names of all rules, sorted."""
-    _load_library()
-    return sorted(_rules)
-
-
-def get(rule: str | Rule | Callable[..., Any]) -> Any:
-    """Return a rule by name; a Rule or a callable is returned as it is.
-
-    Raises:
-        RuleError: no rule has that name.
-    """
-    if isinstance(rule, str):
-        _load_library()
-        number = NUMBERS.get(rule)
-        found = _rules.get(rule)
-        if found is None:
-            raise _unknown(rule)
-        note_name(rule, number)
-        return found
-    if callable(rule):
-        return rule
-    raise RuleTypeError(
-        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r}"
-    )
-
-
-def _load_library() -> None:
-    """Register the rule library when a name is first asked for: it costs more than importing NumPy."""
-    global _library_is_loaded
-    if not _library_is_loaded:
-        library = import_module("multigrad.rules")  # another thread waits here until it is complete
-        # Its own rules call register: they find it half imported, without what its last line defines.
-        _library_is_loaded = hasattr(library, "__all__")
-
-
-def registered(name: str) -> Rule | None:
-    """Return the rule now registered under a name, or None."""
-    return _rules.get(name)
-
-
-def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
-    """Return the Rule now meant by a name, a Rule or a plain function."""
-    found = get(rule)
-    return found if isinstance(found, Rule) else as_rule(found)
+    load_library()
+    return sorted(RULES)
 
 
 def compose(*rules: str | Rule | Callable[..., Any]) -> Rule:
@@ -182,23 +136,3 @@ def compose(*rules: str | Rule | Callable[..., Any]) -> Rule:
 def _mentions(rule: Rule, name: str) -> bool:
     """Return whether a composed rule looks a name up, in itself or in a part."""
     return any(part == name or _mentions(resolve(part), name) for part in rule.parts)
-
-
-def epoch() -> int:
-    """Return how often a name changed its meaning; compiled code is keyed by it."""
-    return _epoch
-
-
-def _advance() -> None:
-    global _epoch
-    with _lock:  # over all of it, so that no older epoch comes last
-        _epoch += 1
-        for backend in loaded():
-            if backend.refresh is not None:
-                backend.refresh(_epoch)
-
-
-def _unknown(name: str) -> RuleError:
-    return RuleError(
-        f"no rule named {name!r}{suggest(name, list(_rules))} ({len(_rules)} rules: multigrad rules)"
-    )

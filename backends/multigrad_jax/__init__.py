@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from multigrad.lowering.backend import Backend
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
 from . import (
     attach,
@@ -24,48 +24,55 @@ from . import (
 __all__ = ["backend"]
 
 
-def tensor_types() -> tuple[type, ...]:
-    return (jax.Array, jax.core.Tracer)
-
-
 backend = Backend(
     name="jax",
-    module="jax",
-    distribution="jax",
-    tensor_types=tensor_types,
-    ops=ops.OPS,
-    unsupported=ops.UNSUPPORTED,
-    dtype=bridge.dtype,
-    render=attach.render,
-    finish=attach.finish,
-    attach_native=attach.attach_native,
-    attach_function=attach_function.attach_function,
-    lend=bridge.lend,
-    borrow=bridge.borrow,
-    bridge=host.bridge,
-    outside=host.outside,
-    import_function=importer.import_function,
-    call=attach.call,
-    draw_key=random.draw_key,
-    key_pair=random.key_pair,
-    fold_in=random.fold_in,
-    is_traced=bridge.is_traced,
-    to_numpy=bridge.to_numpy,
-    from_numpy=bridge.from_numpy,
-    weak=bridge.weak,
-    forward_mode=True,
-    namespace=attach.NAMESPACE,
-    differentiates_residuals=True,
-    mirror=compile.mirror,
-    guard=compile.guard,
-    watch=compile.watch,
-    refresh=compile.refresh,
-    renew=compile.renew,
-    jit=compile.jit,
-    precision=bridge.precision,
-    forbid_derivative=vjp.forbid_derivative,
-    vjp=vjp.vjp,
-    isolate=isolate.isolate,
+    tensors=Tensors(
+        types=(jax.Array, jax.core.Tracer),
+        dtype=bridge.dtype,
+        to_numpy=bridge.to_numpy,
+        from_numpy=bridge.from_numpy,
+        is_traced=bridge.is_traced,
+        weak=bridge.weak,
+        precision=bridge.precision,
+    ),
+    kernels=Kernels(
+        rows=ops.OPS,
+        unsupported=ops.UNSUPPORTED,
+    ),
+    autodiff=Autodiff(
+        render=attach.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=attach_function.attach_function,
+        vjp=vjp.vjp,
+        forbid_derivative=vjp.forbid_derivative,
+        namespace=attach.NAMESPACE,
+        forward_mode=True,
+        keeps_float_derivatives=True,
+        isolate=isolate.isolate,
+    ),
+    draws=Draws(
+        draw_key=random.draw_key,
+        fold_in=random.fold_in,
+        key_pair=random.key_pair,
+    ),
+    compiler=Compiler(
+        jit=compile.jit,
+        on_enter=compile.on_enter,
+        on_read=compile.on_read,
+        on_depend=compile.on_depend,
+        on_register=compile.on_register,
+        on_replace=compile.on_replace,
+    ),
+    interop=Interop(
+        lend=bridge.lend,
+        borrow=bridge.borrow,
+        outside=host.outside,
+        bridge=host.bridge,
+    ),
+    imports=Imports(
+        import_function=importer.import_function,
+    ),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.ir import ops
-from multigrad.ir.activation_meaning import SELU_ALPHA, SELU_SCALE
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
+from multigrad.ops.activations import SELU_ALPHA, SELU_SCALE
 
 from .elementwise import accumulated, clip, log1p, widened
 
@@ -70,8 +71,8 @@ def mish(x: Tensor) -> Tensor:
 
 @widened
 def squareplus(x: Tensor, *, b: float) -> Tensor:
-    # The square is not formed, and below zero the two terms would cancel. XLA sums 0.5 x and 0.5 root before it
-    # halves, beyond the range: so each is halved where it is made.
+    # The square is not formed, and below zero the two terms would cancel. XLA sums 0.5 x and 0.5
+    # root before it halves, beyond the range: so each is halved where it is made.
     half = 0.5 * x
     root = jnp.hypot(half, 0.5 * b**0.5)
     # Below zero half of the smallest normal number would be taken for zero, and 0 / 0 for b = 0.
@@ -82,21 +83,6 @@ def squareplus(x: Tensor, *, b: float) -> Tensor:
 def sparse_plus(x: Tensor) -> Tensor:
     inside = clip(x, -1.0, 1.0) + 1.0
     return jnp.where(x >= 1.0, x, 0.25 * inside * inside)
-
-
-@widened
-def sparse_sigmoid(x: Tensor) -> Tensor:
-    return 0.5 * (clip(x, -1.0, 1.0) + 1.0)
-
-
-@widened
-def soft_sign(x: Tensor) -> Tensor:
-    return x / (1.0 + jnp.abs(x))
-
-
-@widened
-def tanh_shrink(x: Tensor) -> Tensor:
-    return x - jnp.tanh(x)
 
 
 @widened
@@ -114,44 +100,15 @@ def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
     return jnp.where(x <= threshold, default, x)
 
 
-def hard_tanh(x: Tensor, *, min: float, max: float) -> Tensor:
-    return clip(x, min, max)
-
-
-@widened
-def hard_sigmoid(x: Tensor) -> Tensor:
-    return clip(x + 3.0, 0.0, 6.0) / 6.0
-
-
-@widened
-def hard_silu(x: Tensor) -> Tensor:
-    return x * hard_sigmoid(x)
-
-
 OPS: dict[Op, Callable[..., Any]] = {
-    ops.SIGMOID: sigmoid,
-    ops.LOG_SIGMOID: log_sigmoid,
-    ops.LOGIT: logit,
+    **rows_of(vars()),
     ops.RELU: jax.nn.relu,
-    ops.RELU6: relu6,
-    ops.LEAKY_RELU: leaky_relu,
-    ops.ELU: elu,
-    ops.CELU: celu,
-    ops.SELU: selu,
-    ops.GELU: gelu,
     ops.SILU: jax.nn.silu,
-    ops.MISH: mish,
     ops.SOFTPLUS: jax.nn.softplus,
-    ops.SQUAREPLUS: squareplus,
-    ops.SPARSE_PLUS: sparse_plus,
-    ops.SPARSE_SIGMOID: sparse_sigmoid,
-    ops.SOFT_SIGN: soft_sign,
-    ops.TANH_SHRINK: tanh_shrink,
-    ops.SOFT_SHRINK: soft_shrink,
-    ops.HARD_SHRINK: hard_shrink,
-    ops.THRESHOLD: threshold,
-    ops.HARD_TANH: hard_tanh,
-    ops.HARD_SIGMOID: hard_sigmoid,
-    ops.HARD_SILU: hard_silu,
-    ops.HEAVISIDE: heaviside,
 }
+NAMES = """
+    sigmoid: nn.sigmoid special.expit; log_sigmoid: nn.log_sigmoid; logit: special.logit;
+    silu: nn.silu nn.swish; softplus: nn.softplus; mish: nn.mish; relu: nn.relu; relu6: nn.relu6;
+    selu: nn.selu; sparse_plus: nn.sparse_plus; sparse_sigmoid: nn.sparse_sigmoid;
+    soft_sign: nn.soft_sign; hard_sigmoid: nn.hard_sigmoid; hard_silu: nn.hard_silu nn.hard_swish
+"""

@@ -1,7 +1,7 @@
 """From a lowering to `jax.custom_vjp`.
 
-Inside the rule's forward the custom function itself is called, not its plain forward: else the second derivative
-would be lost.
+Inside the rule's forward the custom function itself is called, not its plain forward: else the
+second derivative would be lost.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,68 +16,69 @@ import jax
 from . import random
 
 if TYPE_CHECKING:
-    from multigrad.lowering.code import Lowering
-    from multigrad.lowering.emit import Body
+    from multigrad.backend import Body, Emitted
 
 Tensor = Any
 
 
-def render(lowering: Lowering) -> str:
+def render(emitted: Emitted) -> str:
     """Return the source of the custom function and its two rules."""
-    if lowering.tangent is not None:
-        return _render_forward_mode(lowering, lowering.tangent)
-    f, b, name = lowering.forward, lowering.backward, lowering.identifier
-    inputs = ", ".join(lowering.inputs)
-    shapes = [f"shape_of_{each}" for each in lowering.shapes]
-    kept = [*lowering.kept, *lowering.read_params]
-    kept += [f"StaticShape({each}.shape)" for each in lowering.shapes]
-    names = _tuple([*lowering.residuals, *lowering.read_params, *shapes])
+    if emitted.tangent is not None:
+        return _render_forward_mode(emitted, emitted.tangent)
+    f, b, name = emitted.forward, emitted.backward, emitted.identifier
+    inputs = ", ".join(emitted.inputs)
+    shapes = [f"shape_of_{each}" for each in emitted.shapes]
+    kept = [*emitted.kept, *emitted.read_params]
+    kept += [f"StaticShape({each}.shape)" for each in emitted.shapes]
+    names = _tuple([*emitted.residuals, *emitted.read_params, *shapes])
     unpack = f"    {names} = residuals\n" if names != "()" else ""
-    gradients = _tuple([*lowering.gradients(b), *(["None"] * len(lowering.params))])
-    given = f"{inputs}{lowering.arguments}"
-    outputs, results = _tuple(list(lowering.outputs)), _tuple(list(f.results))
-    if lowering.single:
-        outputs, results = lowering.outputs[0], f.result
+    gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.params))])
+    given = f"{inputs}{emitted.arguments}"
+    outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
+    if emitted.single:
+        outputs, results = emitted.outputs[0], f.result
     return f"""\
 @custom_vjp
-def {name}({inputs}{lowering.signature}):
+def {name}({inputs}{emitted.signature}):
 {f.indented(4)}    return {results}
 
 
 def forward({given}):
     {outputs} = {name}({given})
-{lowering.keep.indented(4)}    return {outputs}, {_tuple(kept)}
+{emitted.keep.indented(4)}    return {outputs}, {_tuple(kept)}
 
 
-def backward(residuals, {_cotangents(lowering)}):
-{unpack}{_receive(lowering)}{b.indented(4)}    return {gradients}
+def backward(residuals, {_cotangents(emitted)}):
+{unpack}{_receive(emitted)}{b.indented(4)}    return {gradients}
 
 
 {name}.defvjp(forward, backward)
 """
 
 
-def _cotangents(lowering: Lowering) -> str:
+def _cotangents(emitted: Emitted) -> str:
     """Return the name of backward's argument: the cotangent, or a tuple of them."""
-    return lowering.cotangents[0] if lowering.single else "cotangents"
+    return emitted.cotangents[0] if emitted.single else "cotangents"
 
 
-def _receive(lowering: Lowering) -> str:
+def _receive(emitted: Emitted) -> str:
     """Return the lines by which backward gets at its cotangents."""
-    lines = [] if lowering.single else [f"{_tuple(list(lowering.cotangents))} = cotangents"]
-    if "key" in lowering.params:
+    lines = [] if emitted.single else [f"{_tuple(list(emitted.cotangents))} = cotangents"]
+    if "key" in emitted.params:
         # An eager pullback may be given NumPy's array, which has no device to draw on.
-        carrying = zip(lowering.cotangents, lowering.carries, strict=True)
+        carrying = zip(emitted.cotangents, emitted.carries, strict=True)
         lines += [f"{name} = asarray({name})" for name, carries in carrying if carries]
     return "".join(f"    {line}\n" for line in lines)
 
 
-def _render_forward_mode(lowering: Lowering, tangent: Body) -> str:
-    """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse mode."""
-    f, name, given = lowering.forward, lowering.identifier, f"tin{lowering.arguments}"
+def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
+    """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse
+    mode.
+    """
+    f, name, given = emitted.forward, emitted.identifier, f"tin{emitted.arguments}"
     return f"""\
 @custom_jvp
-def {name}(tin{lowering.signature}):
+def {name}(tin{emitted.signature}):
 {f.indented(4)}    return {f.result}
 
 
@@ -108,15 +108,17 @@ NAMESPACE = {
 }
 
 
-def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:
+def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     """Return the custom function."""
-    native = namespace[lowering.identifier]
-    native.__doc__ = f"{lowering.name}, as emitted by multigrad."
-    return _keyed(native) if lowering.draws else native
+    native = namespace[emitted.identifier]
+    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    return _keyed(native) if emitted.draws else native
 
 
 def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function for people to call: a key may be two ints, and a missing one is refused."""
+    """Return the function for people to call: a key may be two ints, and a missing one is
+    refused.
+    """
     signature = inspect.signature(native)
 
     @functools.wraps(native)
@@ -130,10 +132,12 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
     return call_with_key
 
 
-def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
-    """Return how the hot path calls the function: arrays only, and a key of two ints becomes one first."""
-    keyed = "key" in lowering.params
-    count = len(lowering.inputs)
+def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return how the hot path calls the function: arrays only, and a key of two ints becomes one
+    first.
+    """
+    keyed = "key" in emitted.params
+    count = len(emitted.inputs)
 
     def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
         if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would hand a Python number on
@@ -152,36 +156,7 @@ def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
 
 
 def make_strong(x: Tensor) -> Tensor:
-    """Return an array that is not weakly typed: custom_vjp (jax 0.10) would hand a Python number on."""
+    """Return an array that is not weakly typed: custom_vjp (jax 0.10) would hand a Python number
+    on.
+    """
     return jax.lax.convert_element_type(x, x.dtype) if x.weak_type else x
-
-
-def attach_native(
-    forward: Callable[[Tensor], Tensor],
-    backward: Callable[[Any, Tensor, Tensor, tuple[Any, ...]], Tensor],
-    name: str,
-) -> Callable[..., Any]:
-    """Return `f(tin, values)` whose backward calls the user's own function on arrays."""
-
-    # Python numbers stay what they are, for the user's code to look at; arrays may be traced.
-    @partial(jax.custom_vjp, nondiff_argnums=(2,))
-    def native_rule(tin: Tensor, arrays: tuple[Tensor, ...], numbers: tuple[Any, ...]) -> Tensor:
-        return forward(tin)
-
-    def keep(tin: Tensor, arrays: tuple[Tensor, ...], numbers: tuple[Any, ...]) -> tuple[Any, Any]:
-        return native_rule(tin, arrays, numbers), (tin, arrays)
-
-    def pull(numbers: tuple[Any, ...], residuals: Any, grad_out: Tensor) -> tuple[Tensor, None]:
-        tin, arrays = residuals
-        rest = iter(arrays)
-        values = tuple(next(rest) if number is None else number for number in numbers)
-        return backward(None, grad_out, tin, values), None
-
-    native_rule.defvjp(keep, pull)
-
-    def call_split(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-        numbers = tuple(v if isinstance(v, float | int) else None for v in values)
-        arrays = tuple(v for v in values if not isinstance(v, float | int))
-        return native_rule(jax.lax.convert_element_type(tin, tin.dtype), arrays, numbers)
-
-    return call_split

@@ -1,8 +1,9 @@
 """A whole function that runs as it is, on jax, with its own gradient around it.
 
-Where values are at hand (eager code and derivatives of it) the user's code runs on them, so that it may branch on
-them. Where jax stages code out, or where the function closes over a tracer, it is traced once: what it closes over
-and what its backward keeps become arguments and residuals, as `custom_vjp` (jax 0.10) would leak them.
+Where values are at hand (eager code and derivatives of it) the user's code runs on them, so that it
+may branch on them. Where jax stages code out, or where the function closes over a tracer, it is
+traced once: what it closes over and what its backward keeps become arguments and residuals, as
+`custom_vjp` (jax 0.10) would leak them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import take_current_trace
 
+from multigrad.backend import Backend
+from multigrad.capture.dialect import contents
 from multigrad.functions.function import Function
-from multigrad.lowering.backend import Backend
 
 from .attach import make_strong
 from .vjp import forbid_derivative
@@ -34,8 +36,9 @@ def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[T
     """Apply a function to tensors; its own gradient flows back to them.
 
     Args:
-        run: `run(*tensors) -> (outputs, pull, undifferentiable)`; `pull(*cotangents)` gives a gradient or None for each
-            tensor, `undifferentiable` are positions of outputs without a gradient.
+        run: `run(*tensors) -> (outputs, pull, undifferentiable)`; `pull(*cotangents)` gives a
+            gradient or None for each tensor, `undifferentiable` are positions of outputs without a
+            gradient.
     """
     with take_current_trace() as trace:
         pass
@@ -59,7 +62,7 @@ def is_eager(trace: Any) -> bool:
     return True
 
 
-# --- on values ---------------------------------------------------------------------------------------------------
+# --- on values ------------------------------------------------------------------------------------
 @jax.tree_util.register_static
 class _Kept:
     """The user's pullback among the residuals, with the outputs that it belongs to."""
@@ -75,7 +78,7 @@ def _attach_at_once(
     marked: list[tuple[int, ...]] = []
 
     def compute(*given: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
-        outputs, pull, undifferentiable = run(*given)
+        outputs, pull, undifferentiable = run(*map(jnp.asarray, given))  # jax may hand on NumPy's
         marked[:] = [undifferentiable]
         return tuple(map(jnp.asarray, outputs)), pull
 
@@ -105,7 +108,7 @@ def _as_cotangent(cotangent: Tensor, type_: Any) -> Tensor:
     return jnp.zeros(type_.shape, type_.dtype)
 
 
-# --- traced ------------------------------------------------------------------------------------------------------
+# --- traced ---------------------------------------------------------------------------------------
 class _Traced:
     """A function's code as jaxprs: forward, and backward from what forward keeps.
 
@@ -144,7 +147,7 @@ class _Traced:
         examples = [make_strong(outputs[i]) for i in self.carrying]
         try:
             traced = jax.make_jaxpr(gradients)(*examples)
-        except Exception as failure:  # noqa: BLE001  (any of the user's, for when a gradient is asked for)
+        except Exception as failure:  # noqa: BLE001  (any of the user's: raised with a gradient)
             self.failure = failure
             return outputs, ()
         self.backward = traced.jaxpr
@@ -191,11 +194,13 @@ def _attach_traced(
 
 
 def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
-    """Return what a function closes over, of which no derivative may be taken: its own gradient has none for it."""
+    """Return what a function closes over, of which no derivative may be taken: its own gradient has
+    none for it.
+    """
     refuse = forbid_derivative(
-        f"function {name!r} reads a value from around it with respect to which a derivative is taken, and "
-        f"its gradient has none for it. Pass the value as an argument, or stop its gradient: "
-        f"jax.lax.stop_gradient(value)"
+        f"function {name!r} reads a value from around it with respect to which a derivative is "
+        "taken, and its gradient has none for it. Pass the value as an argument, or stop its "
+        "gradient: jax.lax.stop_gradient(value)"
     )
     return tuple(
         refuse(each) if jnp.issubdtype(jnp.result_type(each), jnp.inexact) else each
@@ -203,9 +208,11 @@ def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tenso
     )
 
 
-# --- what a function closes over ---------------------------------------------------------------------------------
+# --- what a function closes over ------------------------------------------------------------------
 def has_tracer(function: Callable[..., Any], own: Sequence[Tensor]) -> bool:
-    """Return whether a function reaches a tracer through closures, defaults or objects, other than its `own`."""
+    """Return whether a function reaches a tracer through closures, defaults or objects, other than
+    its `own`.
+    """
     known = {id(each) for each in own}
     left: list[Any] = [function]
     for _ in range(MOST_OBJECTS):
@@ -226,7 +233,7 @@ def held(value: Any) -> Iterator[Any]:
     if value is None or isinstance(value, CLOSED):
         return
     if isinstance(value, types.FunctionType):
-        yield from (_contents(cell) for cell in value.__closure__ or ())
+        yield from (contents(cell) for cell in value.__closure__ or ())
         yield from (value.__defaults__, value.__kwdefaults__)
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
@@ -244,10 +251,3 @@ def held(value: Any) -> Iterator[Any]:
             slots = kind.__dict__.get("__slots__", ())
             names = (slots,) if isinstance(slots, str) else slots
             yield from (getattr(value, name, None) for name in names if name != "__weakref__")
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return None

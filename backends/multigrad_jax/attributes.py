@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from multigrad.capture.attributes import (
-    COMPLEX,
-    INDICES,
-    MEMORY,
-    PARTS,
-    PRIVATE,
-    VALUES,
-    refusals,
-)
+from multigrad.capture.attributes import COMPLEX, INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
 
-REFUSALS = refusals({
+REASONS = {
     PRIVATE: "_* __numpy_dtype__ __jax_array__ aval weak_type",
     VALUES: "argpartition choose compress nonzero",
     INDICES: "argmax argmin argsort searchsorted take",
     PARTS: "diagonal flat",
     COMPLEX: "conj conjugate imag real",
-    MEMORY: "addressable_data addressable_shards byteswap committed copy_to_host_async devices global_shards "
-    "is_deleted is_fully_addressable is_fully_replicated itemsize nbytes on_device_size_in_bytes sharding "
-    "to_device traceback unsafe_buffer_pointer block_until_ready delete format layout",
-})  # fmt: skip
+    MEMORY: """
+        addressable_data addressable_shards byteswap committed copy_to_host_async devices
+        global_shards is_deleted is_fully_addressable is_fully_replicated itemsize nbytes
+        on_device_size_in_bytes sharding to_device traceback unsafe_buffer_pointer block_until_ready
+        delete format layout
+    """,
+}
+REFUSALS = refusals(REASONS)

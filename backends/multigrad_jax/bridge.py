@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.lowering.lent import Lent
+from multigrad.backend import SharedBuffer
 
 WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default
 
@@ -47,14 +47,14 @@ def weak(value: Any, dtype: Any) -> Any:
     return value.astype(dtype)
 
 
-def lend(x: jax.Array) -> Lent:
+def lend(x: jax.Array) -> SharedBuffer:
     """Return an array for other frameworks to read, in place where it lies on the CPU."""
     device = next(iter(x.devices()))
     exporter = x if device.platform == "cpu" and len(x.devices()) == 1 else None
-    return Lent(x.dtype.name, x.shape, partial(np.asarray, x), exporter)
+    return SharedBuffer(x.dtype.name, x.shape, partial(np.asarray, x), exporter)
 
 
-def borrow(lent: Lent, own: bool = False) -> jax.Array:
+def borrow(lent: SharedBuffer, own: bool = False) -> jax.Array:
     """Return what another framework lent as an array, of its own dtype whatever the mode."""
     if lent.dtype in WIDE:
         with jax.enable_x64(True):
@@ -62,7 +62,7 @@ def borrow(lent: Lent, own: bool = False) -> jax.Array:
     return _borrow(lent, own)
 
 
-def _borrow(lent: Lent, own: bool) -> jax.Array:
+def _borrow(lent: SharedBuffer, own: bool) -> jax.Array:
     if own or lent.exporter is None:
         return jnp.array(lent.array(), copy=own)
     return jax.dlpack.from_dlpack(lent.exporter)

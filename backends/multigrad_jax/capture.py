@@ -1,7 +1,8 @@
-"""JAX's dialect: which function of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy.special` means which op.
+"""JAX's dialect: which function of jax.numpy, jax.nn, jax.lax and jax.scipy.special means which op.
 
-None of them offers a protocol, so that stand-ins reach a rule's copy of itself (`multigrad/capture/substitute.py`).
-Where no stand-in is seen, the rule's jaxpr is imported (`import_jaxpr.py`).
+None of them offers a protocol, so that stand-ins reach a rule's copy of itself
+(`multigrad/capture/substitute.py`). Where no stand-in is seen, the rule's jaxpr is imported
+(`import_jaxpr.py`).
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.capture import creation, indexing, xp
+from multigrad.capture import creation, indexing
+from multigrad.capture import xp as xp_dialect
 from multigrad.capture.dialect import Dialect, register_dialect
 from multigrad.capture.index_arrays import holds_array, repeats
+from multigrad.capture.names import named
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.capture.tracer import V
-from multigrad.ir import neutral
-from multigrad.ir.record import NeedFact, Value
-from multigrad.ir.types import FLOATS, ROW, T
+from multigrad.ir.types import FLOATS, SCALAR_SHAPE, T
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import NeedsConcrete, Value
 
-from . import attributes, capture_arrays, capture_elementwise, capture_lax, importer
+from . import attributes, capture_arrays, capture_elementwise, capture_lax, importer, ops
 from .import_jaxpr import import_function
 
 Tensor = Any
 Handler = Callable[..., Any]
 
 
-# --- x.at[index].set(value) --------------------------------------------------------------------------------------
+# --- x.at[index].set(value) -----------------------------------------------------------------------
 class At:
     """`x.at`: an index makes a place, which has the updates."""
 
@@ -69,13 +72,13 @@ class Place:
         return indexing.assigned(x, self.index, compute(x[self.index], *values))
 
     def _at_rows(self, compute: Handler, *values: Any) -> Tensor | None:
-        """Return the tensor updated row by row, where one may come twice and the values are numbers."""
+        """Return the tensor updated row by row: one may come twice, and the values are numbers."""
         if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
             return None
         rows = np.asarray(self.index)
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
             return None
-        if any(isinstance(v, Value) and v.node.type.shape != ROW for v in values):
+        if any(isinstance(v, Value) and v.node.type.shape != SCALAR_SHAPE for v in values):
             return None
         x: Any = self.value.trace.value(self.value.node)
         for row in rows.tolist():
@@ -83,11 +86,14 @@ class Place:
         return x
 
     def _picked(self, x: V, compute: Handler, *values: Any) -> Any:
-        """Return `compute(x, value)` where the mask holds: the value is one number, or picked by the same mask."""
+        """Return `compute(x, value)` where the mask holds.
+
+        The value is one number, or picked by the same mask.
+        """
         wholes = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
         masks = [v.mask.node for v in values if isinstance(v, indexing.Picked)]
         numbers = [v for v in values if not isinstance(v, indexing.Picked)]
-        single = all(not isinstance(v, Value) or v.node.type.shape == ROW for v in numbers)
+        single = all(not isinstance(v, Value) or v.node.type.shape == SCALAR_SHAPE for v in numbers)
         if not single or any(mask is not self.index.node for mask in masks):
             raise x.trace.error(
                 "updates a tensor at a mask by values that are not picked by the same mask. "
@@ -101,27 +107,27 @@ class Place:
         return indexing.assigned(x, self.index, values)
 
     def add(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.add, values, **options)
+        return self._updated(xp.add, values, **options)
 
     def subtract(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.subtract, values, **options)
+        return self._updated(xp.subtract, values, **options)
 
     def multiply(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.multiply, values, **options)
+        return self._updated(xp.multiply, values, **options)
 
     mul = multiply
 
     def divide(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.divide, values, **options)
+        return self._updated(xp.divide, values, **options)
 
     def power(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.pow, values, **options)
+        return self._updated(xp.pow, values, **options)
 
     def min(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.minimum, values, **options)
+        return self._updated(xp.minimum, values, **options)
 
     def max(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(neutral.maximum, values, **options)
+        return self._updated(xp.maximum, values, **options)
 
     def apply(self, ufunc: Handler, **options: Any) -> Tensor:
         return self._updated(ufunc, **options)
@@ -141,10 +147,10 @@ def _check(options: Any) -> None:
             raise TypeError(f"x.at[...] with {name}")
 
 
-# --- arrays and limits from symbols ------------------------------------------------------------------------------
+# --- arrays and limits from symbols ---------------------------------------------------------------
 @contextmanager
 def computing() -> Iterator[None]:
-    """Let jax compute at once, though it may be tracing, and without rounding a constant to float32.
+    """Let jax compute at once, even while tracing, and without rounding constants to float32.
 
     A constant takes the dtype of what it meets: of `jnp.sqrt(jnp.pi)` float64 gets all digits.
     """
@@ -164,13 +170,13 @@ def at_once(function: Handler) -> Handler:
 
 
 def finfo(dtype: Any) -> Any:
-    return xp.finfo(dtype) if isinstance(dtype, SymbolicDType) else jnp.finfo(dtype)
+    return xp_dialect.finfo(dtype) if isinstance(dtype, SymbolicDType) else jnp.finfo(dtype)
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     if isinstance(arg1, SymbolicDType):
         if arg1.symbol not in (T, *FLOATS) or arg2 not in (jnp.floating, jnp.inexact, jnp.number):
-            raise NeedFact("dtype")
+            raise NeedsConcrete("dtype")
         return True
     return jnp.issubdtype(arg1, arg2)
 
@@ -198,14 +204,17 @@ def creators() -> dict[Any, Handler]:
 
 HIDDEN: dict[Any, Handler] = {
     **creators(),
-    jnp.finfo: finfo, jnp.issubdtype: issubdtype, jax.jit: transparent,
-    jax.checkpoint: transparent, jax.remat: transparent, jax.named_call: transparent, jax.lax.cond: cond,
-}  # fmt: skip
+    **dict.fromkeys((jax.jit, jax.checkpoint, jax.remat, jax.named_call), transparent),
+    jnp.finfo: finfo,
+    jnp.issubdtype: issubdtype,
+    jax.lax.cond: cond,
+}
 
 DRAWS = (
     "which needs a key that a rule does not have. Draw with xp.randn_like(grad_out) or "
     "xp.rand_like(grad_out), and give the key to xg.use(..., key=...)"
 )
+DERIVATIVES = "grad value_and_grad vjp jvp jacfwd jacrev hessian linearize"
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 MAPS = "which is not captured. Write the function for whole arrays"
 REFUSED: dict[Any, str] = {
@@ -214,15 +223,9 @@ REFUSED: dict[Any, str] = {
         for name in dir(jax.random)
         if callable(function := getattr(jax.random, name)) and not isinstance(function, type)
     },
-    **dict.fromkeys(
-        (
-            jax.grad, jax.value_and_grad, jax.vjp, jax.jvp, jax.jacfwd, jax.jacrev, jax.hessian,
-            jax.linearize,
-        ),
-        DERIVES,
-    ),
+    **{getattr(jax, name): DERIVES for name in DERIVATIVES.split()},
     **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
-}  # fmt: skip
+}
 
 METHODS: dict[str, Handler] = {
     "astype": capture_arrays.astype, "clip": capture_elementwise.clip,
@@ -243,9 +246,12 @@ def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
 
 
 ALIASES: dict[Any, Handler] = {
+    **named(ops.NAMES, jnp, lax=jax.lax, nn=jax.nn, special=jax.scipy.special),
     jax.device_put: placed,
-    **capture_elementwise.ALIASES, **capture_arrays.ALIASES, **capture_lax.ALIASES,
-}  # fmt: skip
+    **capture_elementwise.ALIASES,
+    **capture_arrays.ALIASES,
+    **capture_lax.ALIASES,
+}
 
 register_dialect(
     "jax",

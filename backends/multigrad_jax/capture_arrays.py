@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +12,11 @@ from jax.scipy import special
 
 from multigrad.capture import arrays, methods
 from multigrad.capture import numpy as np_dialect
-from multigrad.ir import neutral
-from multigrad.ir.record import cast
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import cast
 
 Tensor = Any
+Handler = Callable[..., Any]
 
 
 def converted(x: Tensor, dtype: Any) -> Tensor:
@@ -23,94 +25,129 @@ def converted(x: Tensor, dtype: Any) -> Tensor:
 
 def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
     """Return x with what a reduction leaves out replaced by what does not change its result."""
-    return x if where is None else neutral.where(where, x, otherwise)
+    return x if where is None else xp.where(where, x, otherwise)
 
 
-def sum_(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-         initial: Any = None, where: Any = None, promote_integers: bool = True) -> Tensor:  # fmt: skip
-    result = neutral.sum(chosen(a, where, 0.0), axis, keepdims)
-    return converted(result if initial is None else result + initial, dtype)
+def total(
+    name: str, reduce: Handler, nothing: float, combine: Callable[[Any, Any], Tensor]
+) -> Handler:
+    """Return a sum or a product, which leave out what is `nothing` to them."""
+
+    def record(
+        a: Tensor,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
+        promote_integers: bool = True,
+    ) -> Tensor:
+        result = reduce(chosen(a, where, nothing), axis, keepdims)
+        return converted(result if initial is None else combine(result, initial), dtype)
+
+    record.__name__ = record.__qualname__ = name
+    return record
 
 
-def prod(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False,
-         initial: Any = None, where: Any = None, promote_integers: bool = True) -> Tensor:  # fmt: skip
-    result = neutral.prod(chosen(a, where, 1.0), axis, keepdims)
-    return converted(result if initial is None else result * initial, dtype)
+sum_ = total("sum", xp.sum, 0.0, operator.add)
+prod = total("prod", xp.prod, 1.0, operator.mul)
 
 
 def mean(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None,
          keepdims: bool = False, *, where: Any = None) -> Tensor:  # fmt: skip
     if where is None:
-        return converted(neutral.mean(a, axis, keepdims), dtype)
-    mask = neutral.cast_like(neutral.broadcast_to(where, a), a)
-    total = neutral.sum(neutral.where(where, a, 0.0), axis, keepdims)
-    return converted(total / neutral.sum(mask, axis, keepdims), dtype)
+        return converted(xp.mean(a, axis, keepdims), dtype)
+    mask = xp.cast_like(xp.broadcast_to(where, a), a)
+    total = xp.sum(xp.where(where, a, 0.0), axis, keepdims)
+    return converted(total / xp.sum(mask, axis, keepdims), dtype)
 
 
-def max_(a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False,
-         initial: Any = None, where: Any = None) -> Tensor:  # fmt: skip
-    if where is not None and initial is None:
-        raise TypeError("max with where and without initial")
-    result = neutral.max(chosen(a, where, initial), axis, keepdims)
-    return result if initial is None else neutral.maximum(result, initial)
+def extreme(name: str, reduce: Handler, combine: Handler) -> Handler:
+    """Return the largest or smallest, of `initial` too."""
+
+    def record(
+        a: Tensor,
+        axis: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
+    ) -> Tensor:
+        if where is not None and initial is None:
+            raise TypeError(f"{name} with where and without initial")
+        result = reduce(chosen(a, where, initial), axis, keepdims)
+        return result if initial is None else combine(result, initial)
+
+    record.__name__ = record.__qualname__ = name
+    return record
 
 
-def min_(a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False,
-         initial: Any = None, where: Any = None) -> Tensor:  # fmt: skip
-    if where is not None and initial is None:
-        raise TypeError("min with where and without initial")
-    result = neutral.min(chosen(a, where, initial), axis, keepdims)
-    return result if initial is None else neutral.minimum(result, initial)
+max_ = extreme("max", xp.max, xp.maximum)
+min_ = extreme("min", xp.min, xp.minimum)
 
 
 def ptp(a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-    return neutral.max(a, axis, keepdims) - neutral.min(a, axis, keepdims)
+    return xp.max(a, axis, keepdims) - xp.min(a, axis, keepdims)
 
 
-def any_(a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *,
-         where: Any = None) -> Tensor:  # fmt: skip
-    return neutral.any(chosen(a, where, False), axis, keepdims)
+def any_(
+    a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Tensor:
+    return xp.any(chosen(a, where, False), axis, keepdims)
 
 
-def all_(a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *,
-         where: Any = None) -> Tensor:  # fmt: skip
-    return neutral.all(chosen(a, where, True), axis, keepdims)
+def all_(
+    a: Tensor, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Tensor:
+    return xp.all(chosen(a, where, True), axis, keepdims)
 
 
-def var(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0,
-        keepdims: bool = False, *, correction: float | None = None) -> Tensor:  # fmt: skip
-    n = ddof if correction is None else correction
-    return converted(neutral.var(a, axis, n, keepdims), dtype)
+def deviation(name: str, reduce: Handler) -> Handler:
+    """Return a measure of spread."""
+
+    def record(
+        a: Tensor,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: float = 0,
+        keepdims: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Tensor:
+        n = ddof if correction is None else correction
+        return converted(reduce(a, axis, n, keepdims), dtype)
+
+    record.__name__ = record.__qualname__ = name
+    return record
 
 
-def std(a: Tensor, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0,
-        keepdims: bool = False, *, correction: float | None = None) -> Tensor:  # fmt: skip
-    n = ddof if correction is None else correction
-    return converted(neutral.std(a, axis, n, keepdims), dtype)
+var, std = deviation("var", xp.var), deviation("std", xp.std)
 
 
 def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
     if weights is None:
-        return neutral.mean(a, axis, keepdims)
-    whole = neutral.broadcast_to(weights, a)
-    return neutral.sum(a * whole, axis, keepdims) / neutral.sum(whole, axis, keepdims)
+        return xp.mean(a, axis, keepdims)
+    whole = xp.broadcast_to(weights, a)
+    return xp.sum(a * whole, axis, keepdims) / xp.sum(whole, axis, keepdims)
 
 
 def count_nonzero(a: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return neutral.count_nonzero(a, axis, keepdims)
+    return xp.count_nonzero(a, axis, keepdims)
 
 
 def median(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    return neutral.median(a, axis, keepdims)
+    return xp.median(a, axis, keepdims)
 
 
 def nansum(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    return neutral.sum(neutral.where(neutral.isnan(a), 0.0, a), axis, keepdims)
+    return xp.sum(xp.where(xp.isnan(a), 0.0, a), axis, keepdims)
 
 
 def nanmean(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    there = neutral.cast_like(neutral.logical_not(neutral.isnan(a)), a)
-    return nansum(a, axis, keepdims=keepdims) / neutral.sum(there, axis, keepdims)
+    there = xp.cast_like(xp.logical_not(xp.isnan(a)), a)
+    return nansum(a, axis, keepdims=keepdims) / xp.sum(there, axis, keepdims)
 
 
 def norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
@@ -118,45 +155,45 @@ def norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -
 
 
 def vector_norm(x: Tensor, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Tensor:
-    return neutral.norm(x, axis, keepdims, ord)
+    return xp.norm(x, axis, keepdims, ord)
 
 
 def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
     if b is not None:
         raise TypeError("logsumexp with b; write jnp.log(jnp.sum(b * jnp.exp(a)))")
-    return neutral.logsumexp(a, axis, keepdims)
+    return xp.logsumexp(a, axis, keepdims)
 
 
 def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
-    return neutral.softmax(x, axis)
+    return xp.softmax(x, axis)
 
 
 def log_softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
-    return neutral.log_softmax(x, axis)
+    return xp.log_softmax(x, axis)
 
 
 def special_softmax(x: Tensor, /, *, axis: Any = None) -> Tensor:
-    return neutral.softmax(x, axis)
+    return xp.softmax(x, axis)
 
 
 def special_log_softmax(x: Tensor, /, *, axis: Any = None) -> Tensor:
-    return neutral.log_softmax(x, axis)
+    return xp.log_softmax(x, axis)
 
 
 def standardize(x: Tensor, axis: Any = -1, mean: Any = None, variance: Any = None,
                 epsilon: Any = 1e-5, *, algorithm: str = "fast") -> Tensor:  # fmt: skip
     if mean is None and variance is None and not hasattr(epsilon, "node"):
-        return neutral.standardize(x, axis, epsilon)
-    center = neutral.mean(x, axis, keepdims=True) if mean is None else mean
-    spread = neutral.var(x, axis, keepdims=True) if variance is None else variance
-    return (x - center) * neutral.rsqrt(spread + epsilon)
+        return xp.standardize(x, axis, epsilon)
+    center = xp.mean(x, axis, keepdims=True) if mean is None else mean
+    spread = xp.var(x, axis, keepdims=True) if variance is None else variance
+    return (x - center) * xp.rsqrt(spread + epsilon)
 
 
 def glu(x: Tensor, axis: int = -1) -> Tensor:
-    return neutral.glu(x, axis)
+    return xp.glu(x, axis)
 
 
-# --- shapes --------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
     if order != "C":
         raise TypeError(f"reshape in the order {order!r}; 'C' is known")
@@ -172,50 +209,50 @@ def broadcast_to(array: Tensor, shape: Any) -> Tensor:
 
 
 def broadcast_arrays(*args: Tensor) -> list[Tensor]:
-    total = sum((neutral.zeros_like(each) for each in args[1:]), neutral.zeros_like(args[0]))
-    return [neutral.broadcast_to(each, total) for each in args]
+    total = sum((xp.zeros_like(each) for each in args[1:]), xp.zeros_like(args[0]))
+    return [xp.broadcast_to(each, total) for each in args]
 
 
 def expand_dims(a: Tensor, axis: Any) -> Tensor:
     for each in sorted(axis) if isinstance(axis, tuple | list) else [axis]:
-        a = neutral.expand_dims(a, each)
+        a = xp.expand_dims(a, each)
     return a
 
 
 def transpose(a: Tensor, axes: Any = None) -> Tensor:
-    return neutral.permute_dims(a, axes)
+    return xp.permute_dims(a, axes)
 
 
 def squeeze(a: Tensor, axis: Any = None) -> Tensor:
-    return neutral.squeeze(a, axis)
+    return xp.squeeze(a, axis)
 
 
 def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
-    return converted(neutral.concatenate(arrays, axis), dtype)
+    return converted(xp.concatenate(arrays, axis), dtype)
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0, out: None = None, dtype: Any = None) -> Tensor:
-    return converted(neutral.stack(arrays, axis), dtype)
+    return converted(xp.stack(arrays, axis), dtype)
 
 
 def fliplr(m: Tensor) -> Tensor:
-    return neutral.flip(m, 1)
+    return xp.flip(m, 1)
 
 
 def flipud(m: Tensor) -> Tensor:
-    return neutral.flip(m, 0)
+    return xp.flip(m, 0)
 
 
 def tile(A: Tensor, reps: Any) -> Tensor:
-    return neutral.tile(A, reps)
+    return xp.tile(A, reps)
 
 
 def repeat(a: Tensor, repeats: int, axis: int | None = None) -> Tensor:
-    return neutral.repeat(a, repeats, axis)
+    return xp.repeat(a, repeats, axis)
 
 
 def take(a: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    return neutral.take(a, indices, axis)
+    return xp.take(a, indices, axis)
 
 
 def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
@@ -225,31 +262,34 @@ def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
         later, earlier = slice(1, None), slice(None, -1)
         if axis < 0:
             rest = (whole,) * (-axis - 1)
-            a = neutral.getitem(a, (..., later, *rest)) - neutral.getitem(a, (..., earlier, *rest))
+            a = xp.getitem(a, (..., later, *rest)) - xp.getitem(a, (..., earlier, *rest))
         else:
             first = (whole,) * after
-            a = neutral.getitem(a, (*first, later)) - neutral.getitem(a, (*first, earlier))
+            a = xp.getitem(a, (*first, later)) - xp.getitem(a, (*first, earlier))
     return a
 
 
 def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
     if axis is None:
-        return neutral.sort(neutral.reshape(a, -1), 0, descending)
-    return neutral.sort(a, axis, descending)
+        return xp.sort(xp.reshape(a, -1), 0, descending)
+    return xp.sort(a, axis, descending)
 
 
-def quantile(a: Tensor, q: float, axis: Any = None, *, method: str = "linear",
-             keepdims: bool = False) -> Tensor:  # fmt: skip
+def quantile(
+    a: Tensor, q: float, axis: Any = None, *, method: str = "linear", keepdims: bool = False
+) -> Tensor:
     return arrays.np_quantile(a, q, axis, method=method, keepdims=keepdims)
 
 
-def percentile(a: Tensor, q: float, axis: Any = None, *, method: str = "linear",
-               keepdims: bool = False) -> Tensor:  # fmt: skip
+def percentile(
+    a: Tensor, q: float, axis: Any = None, *, method: str = "linear", keepdims: bool = False
+) -> Tensor:
     return arrays.np_percentile(a, q, axis, method=method, keepdims=keepdims)
 
 
-def pad(array: Tensor, pad_width: Any, mode: str = "constant", *,
-        constant_values: Any = 0) -> Tensor:  # fmt: skip
+def pad(
+    array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
+) -> Tensor:
     return arrays.np_pad(array, pad_width, mode, constant_values=constant_values)
 
 
@@ -261,11 +301,11 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = False, device: Any = None) 
     return cast(x, dtype)
 
 
-# --- products ------------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 def matmul(
     a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
 ) -> Any:
-    return converted(neutral.matmul(a, b), preferred_element_type)
+    return converted(xp.matmul(a, b), preferred_element_type)
 
 
 def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -273,45 +313,45 @@ def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: 
 
 
 def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
-    return neutral.vecdot(ravel(a), ravel(b))
+    return xp.vecdot(ravel(a), ravel(b))
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1, precision: Any = None) -> Tensor:
-    return neutral.vecdot(x1, x2, axis)
+    return xp.vecdot(x1, x2, axis)
 
 
 def einsum(
     subscripts: str, /, *operands: Tensor, optimize: Any = "auto", precision: Any = None
 ) -> Any:
-    return neutral.einsum(subscripts, *operands)
+    return xp.einsum(subscripts, *operands)
 
 
 def tensordot(a: Tensor, b: Tensor, axes: Any = 2, *, precision: Any = None) -> Tensor:
-    return neutral.tensordot(a, b, axes)
+    return xp.tensordot(a, b, axes)
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    return neutral.outer(ravel(a), ravel(b))
+    return xp.outer(ravel(a), ravel(b))
 
 
-# --- made like another -----------------------------------------------------------------------------------------
+# --- made like another ----------------------------------------------------------------------------
 def zeros_like(a: Tensor, dtype: Any = None, *, device: Any = None) -> Tensor:
-    return neutral.zeros_like(a, dtype)
+    return xp.zeros_like(a, dtype)
 
 
 def ones_like(a: Tensor, dtype: Any = None, *, device: Any = None) -> Tensor:
-    return neutral.ones_like(a, dtype)
+    return xp.ones_like(a, dtype)
 
 
 def full_like(a: Tensor, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Tensor:
-    return neutral.full_like(a, fill_value, dtype)
+    return xp.full_like(a, fill_value, dtype)
 
 
 REDUCTIONS: dict[Any, Any] = {
     jnp.sum: sum_, jnp.prod: prod, jnp.mean: mean, jnp.max: max_, jnp.amax: max_, jnp.min: min_,
     jnp.amin: min_, jnp.ptp: ptp, jnp.any: any_, jnp.all: all_, jnp.var: var, jnp.std: std,
-    jnp.average: average, jnp.count_nonzero: count_nonzero, jnp.median: median,
-    jnp.nansum: nansum, jnp.nanmean: nanmean, jnp.quantile: quantile, jnp.percentile: percentile,
+    jnp.average: average, jnp.count_nonzero: count_nonzero, jnp.median: median, jnp.nansum: nansum,
+    jnp.nanmean: nanmean, jnp.quantile: quantile, jnp.percentile: percentile,
     jnp.linalg.norm: norm, jnp.linalg.vector_norm: vector_norm, jnp.cumsum: arrays.np_cumsum,
     jnp.cumprod: arrays.np_cumprod, jnp.sort: sort, jax.nn.logsumexp: logsumexp,
     special.logsumexp: logsumexp, jax.nn.softmax: softmax, jax.nn.log_softmax: log_softmax,
@@ -321,22 +361,20 @@ REDUCTIONS: dict[Any, Any] = {
 
 SHAPES: dict[Any, Any] = {
     jnp.reshape: reshape, jnp.ravel: ravel, jnp.broadcast_to: broadcast_to,
-    jnp.broadcast_arrays: broadcast_arrays, jnp.expand_dims: expand_dims,
-    jnp.transpose: transpose, jnp.permute_dims: transpose, jnp.squeeze: squeeze,
-    jnp.concatenate: concatenate, jnp.concat: concatenate, jnp.stack: stack,
-    jnp.swapaxes: neutral.swapaxes, jnp.moveaxis: neutral.moveaxis,
-    jnp.matrix_transpose: neutral.matrix_transpose, jnp.flip: neutral.flip, jnp.fliplr: fliplr,
-    jnp.flipud: flipud, jnp.roll: neutral.roll, jnp.tile: tile, jnp.repeat: repeat, jnp.take: take,
-    jnp.tril: neutral.tril, jnp.triu: neutral.triu, jnp.pad: pad, jnp.diff: diff, jnp.copy: copy,
-    jnp.astype: astype, jnp.size: np_dialect.size, jnp.shape: np_dialect.shape,
-    jnp.ndim: np_dialect.ndim, jnp.zeros_like: zeros_like, jnp.ones_like: ones_like,
-    jnp.full_like: full_like, jnp.empty_like: zeros_like,
+    jnp.broadcast_arrays: broadcast_arrays, jnp.expand_dims: expand_dims, jnp.transpose: transpose,
+    jnp.permute_dims: transpose, jnp.squeeze: squeeze, jnp.concatenate: concatenate,
+    jnp.concat: concatenate, jnp.stack: stack, jnp.matrix_transpose: xp.matrix_transpose,
+    jnp.fliplr: fliplr, jnp.flipud: flipud, jnp.tile: tile, jnp.repeat: repeat, jnp.take: take,
+    jnp.pad: pad, jnp.diff: diff, jnp.copy: copy, jnp.astype: astype, jnp.size: np_dialect.size,
+    jnp.shape: np_dialect.shape, jnp.ndim: np_dialect.ndim, jnp.zeros_like: zeros_like,
+    jnp.ones_like: ones_like, jnp.full_like: full_like, jnp.empty_like: zeros_like,
 }  # fmt: skip
 
+MADE = (matmul, dot, vdot, vecdot, einsum, tensordot, outer)
 PRODUCTS: dict[Any, Any] = {
-    jnp.matmul: matmul, jnp.linalg.matmul: matmul, jnp.dot: dot, jnp.vdot: vdot,
-    jnp.vecdot: vecdot, jnp.linalg.vecdot: vecdot, jnp.einsum: einsum, jnp.tensordot: tensordot,
-    jnp.outer: outer,
-}  # fmt: skip
+    **{getattr(jnp, function.__name__): function for function in MADE},
+    jnp.linalg.matmul: matmul,
+    jnp.linalg.vecdot: vecdot,
+}
 
 ALIASES: dict[Any, Any] = {**REDUCTIONS, **SHAPES, **PRODUCTS}

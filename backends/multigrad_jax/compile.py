@@ -1,9 +1,10 @@
-"""jax.jit: the frame's mirror as a user context, which keys jax's caches, and `xg.jit`.
+"""jax.jit: the mirror of the active rules as a user context, which keys jax's caches, and `xg.jit`.
 
-The context is part of every key, those of eager ops included, so a frame's token is not shown as it is: all frames share
-one value until a trace that jax keeps reads the rule in force. That value is then this frame's own for ever, and the
-others share a new one. So a changed number costs a trace where it was read by one, and nothing elsewhere. The context is
-per thread; a name that changes its meaning (`override=True`) is mirrored to a second, global one.
+The context is part of every key, those of eager ops included, so the rules' token is not shown as
+it is: all rules share one value until a trace that jax keeps reads the rule in force. That value is
+then these rules' own for ever, and the others share a new one. So a changed number costs a trace
+where it was read by one, and nothing elsewhere. The context is per thread; a name that changes its
+meaning (`override=True`) is mirrored to a second, global one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,20 @@ from typing import Any, TypeAlias
 import jax
 from jax.extend.core import take_current_trace
 
-from multigrad.activation import Activation
-from multigrad.context import CURRENT, Frame
+from multigrad.active.reads import Lookup
+from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError
-from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
-from multigrad.reads import Lookup
+from multigrad.in_force.activation import Activation
+from multigrad.in_force.jit import (
+    Cut,
+    Hidden,
+    advance,
+    call_cut,
+    count_applied,
+    fixed,
+    hide,
+    reveal,
+)
 
 from . import random
 
@@ -41,7 +51,9 @@ _epochs = itertools.count(1)
 
 
 class Shared:
-    """What one thread shows for all frames that no kept trace has read: the value is that of no other thread."""
+    """What one thread shows for all rules that no kept trace has read: the value is that of no
+    other thread.
+    """
 
     def __init__(self) -> None:
         try:
@@ -60,7 +72,7 @@ class Shared:
 
 
 class Shown(threading.local):
-    """What this thread shows to jax: a frame's token, and the value that stands for it."""
+    """What this thread shows to jax: the active rules' token, and the value that stands for it."""
 
     def __init__(self) -> None:
         self.token = ""
@@ -68,26 +80,24 @@ class Shown(threading.local):
 
 
 SHOWN = Shown()
-Entry = tuple[int, str, str]  # of one `use`: a number, the frame's token, and what is shown for it
+Entry = tuple[int, str, str]  # of one `use`: a number, its token, and what is shown for it
 ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_jax_entered", default=()
 )
 
 
-@contextmanager
-def mirror(token: str) -> Iterator[None]:
-    """Key jax's caches by a frame, as far as anything kept in them depends on it."""
+def on_enter(token: str) -> Callable[[], None]:
+    """Key jax's caches by active rules, as far as anything kept in them depends on it."""
     own, value = next(_serials), value_of(token)
     ENTERED.set((*ENTERED.get(), (own, token, value)))
     show(token, value)
-    try:
-        yield
-    finally:
-        leave(own)
+    return functools.partial(leave, own)
 
 
 def leave(own: int) -> None:
-    """Show the frame that is in force once a `use` is left, with what was shown for it, if that still stands for it."""
+    """Show the active rules that are in force once a `use` is left, with what was shown for them,
+    if that still stands for it.
+    """
     token = CURRENT.get().token  # not a saved one: asyncio tasks interleave
     entries = [entry for entry in ENTERED.get() if entry[0] != own]
     position = max((i for i, entry in enumerate(entries) if entry[1] == token), default=None)
@@ -106,9 +116,10 @@ def show(token: str, value: str) -> None:
 
 
 def value_of(token: str) -> str:
-    """Return what to show for a token: its own value, or that which frames share.
+    """Return what to show for a token: its own value, or that which all rules share.
 
-    In a trace that is kept every `use` has a value of its own, so that it takes none from the frame around the trace.
+    In a trace that is kept every `use` has a value of its own, so that it takes none from the rules
+    around the trace.
     """
     if token == "":
         return ""
@@ -131,27 +142,30 @@ def keep_for(token: str, value: str) -> str:
     return value
 
 
-def refresh(epoch: int) -> None:
-    """Invalidate compiled code on all threads where a name changed its meaning that a kept trace looked up."""
+def on_register(epoch: int) -> None:
+    """Invalidate compiled code on all threads where a name changed its meaning that a kept trace
+    looked up.
+    """
     stale = [lookup for lookup in tuple(READ) if lookup.superseded]
     if stale:
         READ.difference_update(stale)
-        renew()
+        on_replace()
 
 
-def renew() -> None:
+def on_replace() -> None:
     """Invalidate compiled code on all threads: something that it holds as fixed was changed."""
     EPOCH.set_global(str(next(_epochs)))
 
 
-def watch(holder: Any) -> None:
+def on_depend(holder: Any) -> None:
     """Note that a kept trace looked a name up."""
     if isinstance(holder, Lookup) and holder not in READ and is_kept():
         READ.add(holder)
 
 
-def guard(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
-    """Note that a trace which jax keeps reads the rule in force; raise where it would be kept for another frame.
+def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
+    """Note that a trace which jax keeps reads the rule in force; raise where it would be kept for
+    other rules.
 
     Raises:
         StaleTraceError: `use` was entered before jax was imported, or in another task or thread.
@@ -162,9 +176,9 @@ def guard(x: Tensor, activation: Activation | None = None, scope: str = "activat
         return
     if SHOWN.token != token:
         raise StaleTraceError(
-            f"a jax trace under {token!r} would be kept for {SHOWN.token!r}: the rule "
-            f"was put in force before jax was imported, or by another asyncio task or thread. "
-            f"Import jax first, or compile with xg.jit"
+            f"a jax trace under {token!r} would be kept for {SHOWN.token!r}: the rule was put in "
+            "force before jax was imported, or by another asyncio task or thread. Import jax "
+            "first, or compile with xg.jit"
         )
     assert shared is not None
     keep_for(token, shared.own() or FRAME.value)
@@ -181,7 +195,7 @@ def is_kept() -> bool:
     return False
 
 
-# --- xg.jit ------------------------------------------------------------------------------------------
+# --- xg.jit ---------------------------------------------------------------------------------------
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -207,10 +221,10 @@ class _Compiled:
     def __init__(self, fn: Callable[..., Any], options: dict[str, Any], rules: Cut) -> None:
         def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
             first, second = (Hidden(*leaves) for leaves in multigrad_hidden)
-            frame = reveal(rules, (first, second))
-            with _in_force(frame):
+            active = reveal(rules, (first, second))
+            with _in_force(active):
                 result = fn(*args, **kwargs)
-            return _Counted(result, _Applied(count_applied(frame)))
+            return _Counted(result, _Applied(count_applied(active)))
 
         run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
         if "out_shardings" in options:
@@ -220,7 +234,7 @@ class _Compiled:
 
     def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
         hidden = tuple(_as_leaves(h) for h in hide(rules))
-        guard(None)  # in a trace around this one, what is hidden here may be constant
+        on_read(None)  # in a trace around this one, what is hidden here may be constant
         with FRAME("xg.jit"):
             counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
         advance(rules, counted.applied)
@@ -228,7 +242,7 @@ class _Compiled:
 
 
 class _Applied(tuple[int, int]):
-    """How many applications a run makes; equal to any other, so that it takes no part in cache keys."""
+    """How many applications a run makes; equal to any other: it takes no part in cache keys."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Applied)
@@ -254,7 +268,7 @@ class _Counted:
 
 
 def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature by which jax finds static arguments, with the hidden one at its place."""
+    """Return the signature by which jax finds static arguments, the hidden one at its place."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -272,11 +286,11 @@ def _as_leaves(hidden: Hidden) -> tuple[Any, Any, Any]:
 
 
 @contextmanager
-def _in_force(frame: Frame) -> Iterator[None]:
-    value, before = value_of(frame.token), SHOWN.token
-    entered = ENTERED.set((*ENTERED.get(), (next(_serials), frame.token, value)))
-    reset = CURRENT.set(frame)
-    SHOWN.token = frame.token
+def _in_force(active: ActiveRules) -> Iterator[None]:
+    value, before = value_of(active.token), SHOWN.token
+    entered = ENTERED.set((*ENTERED.get(), (next(_serials), active.token, value)))
+    reset = CURRENT.set(active)
+    SHOWN.token = active.token
     try:
         with FRAME(value):  # jax goes on with the one around it
             yield

@@ -1,4 +1,6 @@
-"""A call of one of jax's custom functions: its arguments as jax sees them, and how its rules are run."""
+"""A call of one of jax's custom functions: its arguments as jax sees them, and how its rules are
+run.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import optree
 
+from multigrad.calls.arguments import positional_names
+from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents, mentioned
-from multigrad.capture.substitute import plain_function
 from multigrad.errors import GradientError
-from multigrad.functions.arguments import positional_names
-from multigrad.ir.record import Trace, Value
 from multigrad.ir.types import is_float
+from multigrad.tracing.trace import Trace, Value
 
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
 # Functions whose rules this thread is recording: there, such a function is what it computes.
@@ -86,7 +88,8 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     odd = [name for name in bound.kwargs if name in kwargs]
     if odd:
         raise TypeError(
-            f"{name_of(function)}() got keyword-only arguments, which have no position: {', '.join(odd)}"
+            f"{name_of(function)}() got keyword-only arguments, which have no "
+            f"position: {', '.join(odd)}"
         )
     names = positional_names(signature)
     count = len(bound.args)
@@ -146,7 +149,8 @@ def split_pair(name: str, what: str, result: Any) -> tuple[Any, Any]:
     """
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise GradientError(
-            f"function {name!r}: its rule returned a {type(result).__name__}; expected a pair of {what}"
+            f"function {name!r}: its rule returned a {type(result).__name__}; expected a pair of "
+            f"{what}"
         )
     return result[0], result[1]
 
@@ -159,7 +163,9 @@ def name_of(function: Any) -> str:
 
 
 def closed_over(rule: Any, names: tuple[str, ...]) -> Any:
-    """Return what a rule of jax's own making closes over under the first of these names; None: it is the user's."""
+    """Return what a rule of jax's own making closes over under the first of these names; None: it
+    is the user's.
+    """
     plain = plain_function(rule)
     if plain is None or plain.__module__ != jax.custom_vjp.__module__:
         return None

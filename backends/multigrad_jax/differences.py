@@ -1,4 +1,6 @@
-"""What XLA's and jax's kernels do differently (jax 0.10, CPU); see `multigrad/lowering/differences.py`."""
+"""What XLA's and jax's kernels do differently (jax 0.10, CPU); see
+`multigrad/backend/differences.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.lowering.differences import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
+from multigrad.backend import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
 
 MEASURED = "jax 0.10"
 TANH = "its own tanh, off by 3.5 eps near 1"
@@ -28,18 +30,22 @@ KEPT: tuple[Difference, ...] = (
     ),
     Difference(
         "*", "compiled", ALL, "x for log(exp(x)), also where exp(x) overflows",
-        "XLA's algebra keeps the value of ops that meet, not the range on the way: it regroups quotients too",
+        "XLA's algebra keeps the value of ops that meet, not the range on the way: it regroups "
+        "quotients too",
     ),
-    Difference("cbrt", "slope", ("float64",), "4.3 eps", "its own cbrt, whose square it is", ulps=5),
+    Difference("cbrt", "slope", ("float64",), "4.3 eps", "its own cbrt, whose square it is",
+        ulps=5),
     Difference("tanh", "slope", ("float64",), "7 eps of 1", TANH, ulps=8),
     Difference("tanh_shrink", "slope", ("float64",), "8 eps of 1", TANH, ulps=8),
     Difference("mish", "slope", ("float64",), "6 eps of x", TANH, ulps=7),
     Difference(
         "triangular", "rule", ("float16",), "inf or NaN for a width below 2e-5",
-        "XLA divides by a scalar through its reciprocal, here above the range", unsettled=is_tiny_width,
+        "XLA divides by a scalar through its reciprocal, here above the range",
+        unsettled=is_tiny_width,
     ),
     Difference(
-        "LeakyReLU", "own gradient", ALL, "1 at 0", "jax.nn.leaky_relu takes the upper branch at zero"
+        "LeakyReLU", "own gradient", ALL, "1 at 0",
+        "jax.nn.leaky_relu takes the upper branch at zero"
     ),
     Difference(
         "ELU", "own gradient", ALL, "half an eps of 1 in the negative tail",
@@ -47,7 +53,8 @@ KEPT: tuple[Difference, ...] = (
     ),
 )  # fmt: skip
 MENDED: tuple[Mended, ...] = (
-    Mended("jax.numpy.arctan2", "float32, float64", "NaN for two subnormal numbers, -pi for 5e-324 over -1"),
+    Mended("jax.numpy.arctan2", "float32, float64", "NaN for two subnormal numbers, -pi for 5e-324 "
+                                                    "over -1"),
     Mended("jax.numpy.log1p", "float64", "118 at -0.41"),
     Mended("jax.numpy.cbrt", "float32", "-5.6e-16 for subnormal numbers, and of the wrong sign"),
     Mended("jax.numpy.arctanh", "float64", "56"),
@@ -57,7 +64,8 @@ MENDED: tuple[Mended, ...] = (
     Mended("jax.scipy.special.log_ndtr", "float32, float64", "6e5; 8.9e4 absolute"),
     Mended("jax.scipy.special.digamma", "float64", "9,600 over -30 to -5; NaN at 0"),
     Mended("jax.scipy.special.polygamma", "all", "NaN at inf; of order 2 also at 0"),
-    Mended("jax.nn.squareplus", "float32, float64", "inf above sqrt(max), NaN at -inf; 839 and 1,320 absolute"),
+    Mended("jax.nn.squareplus", "float32, float64", "inf above sqrt(max), NaN at -inf; 839 and "
+                                                    "1,320 absolute"),
     Mended("jax.nn.mish", "float16", "801 at -18"),
     Mended("jax.scipy.special.ndtr, ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
     Mended("jax.numpy.cumsum", "float16, bfloat16", "37 and 244 over 3,000 terms"),

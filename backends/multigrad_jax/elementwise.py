@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
-from multigrad.ir import ops
-from multigrad.ir.ops import Op
-from multigrad.ir.special_pullbacks import MILLS_FROM, inverse_mills
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
+from multigrad.ops.special import MILLS_FROM, inverse_mills
 
 Tensor = Any
 ROOT_HALF = math.sqrt(0.5)
@@ -59,17 +60,13 @@ def frac(x: Tensor) -> Tensor:
 
 
 def power(a: Tensor, b: Tensor) -> Tensor:
-    """A whole exponent as a float: jax multiplies for an int, and x ** -3 overflows on the way in float16."""
+    """A whole exponent as a float: for an int jax multiplies, and x ** -3 overflows in float16."""
     result = jnp.power(a, float(b) if isinstance(b, int) else b)
     if isinstance(b, int | float) and b == 2:
         return result
-    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between them.
+    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between
+    # them.
     return jnp.where(jnp.isnan(result), result + result, result)
-
-
-@widened
-def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    return a + weight * (b - a)
 
 
 def log1p(x: Tensor) -> Tensor:
@@ -97,7 +94,8 @@ def flushed(x: Tensor) -> Tensor:
 
 
 def cbrt(x: Tensor) -> Tensor:
-    # XLA's (jax 0.10, CPU) gives -5.6e-16 for the subnormal numbers that it takes for zero elsewhere.
+    # XLA's (jax 0.10, CPU) gives -5.6e-16 for the subnormal numbers that it takes for zero
+    # elsewhere.
     if x.dtype == jnp.float16:
         return jnp.cbrt(x)
     return jnp.cbrt(flushed(x))
@@ -194,13 +192,12 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     return jnp.where(inside, values, outside.astype(x.dtype))
 
 
-def nan_to_num(
-    x: Tensor, *, nan: float, posinf: float | None, neginf: float | None
-) -> Tensor:  # fmt: skip
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
     return jnp.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
 OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
     ops.POW: power,
     ops.MAXIMUM: jnp.maximum,
     ops.MINIMUM: jnp.minimum,
@@ -209,7 +206,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.SQUARE: jnp.square,
     ops.SQRT: jnp.sqrt,
     ops.RSQRT: jax.lax.rsqrt,
-    ops.RECIPROCAL: reciprocal,
     ops.FLOOR: jnp.floor,
     ops.CEIL: jnp.ceil,
     ops.ROUND: jnp.round,
@@ -217,14 +213,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.EXP: jnp.exp,
     ops.EXPM1: jnp.expm1,
     ops.LOG: jnp.log,
-    ops.LOG1P: log1p,
     ops.SIN: jnp.sin,
     ops.COS: jnp.cos,
     ops.ATAN: jnp.arctan,
     ops.TANH: jnp.tanh,
     ops.ERF: jax.lax.erf,
-    ops.FRAC: frac,
-    ops.CBRT: cbrt,
     ops.FLOOR_DIVIDE: widened(jnp.floor_divide),
     ops.REMAINDER: widened(jnp.remainder),
     ops.FMOD: widened(jnp.fmod),
@@ -232,9 +225,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.FMIN: jnp.fmin,
     ops.COPYSIGN: jnp.copysign,
     ops.HYPOT: widened(jnp.hypot),
-    ops.ATAN2: atan2,
-    ops.LERP: lerp,
-    ops.EXP2: exp2,
     ops.LOG2: widened(jnp.log2),
     ops.LOG10: widened(jnp.log10),
     ops.LOGADDEXP: widened(jnp.logaddexp),
@@ -243,32 +233,44 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.TAN: jnp.tan,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,
-    ops.SINC: sinc,
     ops.DEG2RAD: widened(jnp.deg2rad),
     ops.RAD2DEG: widened(jnp.rad2deg),
-    ops.SINH: sinh,
-    ops.COSH: cosh,
     ops.ASINH: jnp.arcsinh,
     ops.ACOSH: jnp.arccosh,
-    ops.ATANH: atanh,
     ops.ERFC: jax.lax.erfc,
-    ops.ERFINV: erfinv,
-    ops.NDTR: ndtr,
     ops.NDTRI: widened(special.ndtri),
-    ops.LOG_NDTR: log_ndtr,
     ops.LGAMMA: jax.lax.lgamma,
-    ops.DIGAMMA: digamma,
-    ops.POLYGAMMA: polygamma,
     ops.SIGNBIT: jnp.signbit,
-    ops.NAN_TO_NUM: nan_to_num,
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
     ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
     ops.ISNAN: jnp.isnan,
     ops.ISINF: jnp.isinf,
     ops.ISFINITE: jnp.isfinite,
-    ops.CLIP: clip,
     ops.WHERE: jnp.where,
-    ops.CAST: cast,
-    ops.FULL_LIKE: full_like,
     ops.STOP_GRADIENT: jax.lax.stop_gradient,
 }
+NAMES = """
+    add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide lax.div;
+    neg: negative lax.neg; pow: power pow float_power lax.pow; square: square lax.square;
+    sqrt: sqrt lax.sqrt; rsqrt: lax.rsqrt; reciprocal: reciprocal lax.reciprocal;
+    cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min; fmax; fmin;
+    abs: abs absolute fabs lax.abs; sign: sign lax.sign; copysign; floor: floor lax.floor;
+    ceil: ceil lax.ceil; round: rint; trunc; floor_divide; remainder: remainder mod;
+    fmod: fmod lax.rem; hypot; atan2: arctan2 atan2 lax.atan2; exp; expm1; exp2: exp2 lax.exp2; log;
+    log1p: log1p lax.log1p; log2; log10; logaddexp; xlogy: special.xlogy; xlog1py: special.xlog1py;
+    sin: sin lax.sin; cos: cos lax.cos; tan: tan lax.tan; asin: asin arcsin lax.asin;
+    acos: acos arccos lax.acos; atan: atan arctan lax.atan; deg2rad: deg2rad radians;
+    rad2deg: rad2deg degrees; sinh: sinh lax.sinh; cosh: cosh lax.cosh; tanh: tanh nn.tanh;
+    asinh: asinh arcsinh lax.asinh; acosh: acosh arccosh lax.acosh; atanh: atanh arctanh lax.atanh;
+    erf: special.erf lax.erf; erfc: special.erfc lax.erfc; erfinv: special.erfinv lax.erf_inv;
+    ndtr: special.ndtr; ndtri: special.ndtri; lgamma: special.gammaln lax.lgamma;
+    digamma: special.digamma lax.digamma; polygamma: special.polygamma; sinc; lt: less lax.lt;
+    le: less_equal lax.le; gt: greater lax.gt; ge: greater_equal lax.ge; eq: equal lax.eq;
+    ne: not_equal lax.ne; and: logical_and; or: logical_or; xor: logical_xor; not: logical_not;
+    isnan; isinf; isfinite: isfinite lax.is_finite; bitwise_and: bitwise_and lax.bitwise_and;
+    bitwise_or: bitwise_or lax.bitwise_or; bitwise_xor: bitwise_xor lax.bitwise_xor;
+    bitwise_invert: bitwise_not bitwise_invert invert lax.bitwise_not;
+    bitwise_left_shift: left_shift bitwise_left_shift lax.shift_left;
+    bitwise_right_shift: right_shift bitwise_right_shift lax.shift_right_arithmetic;
+    stop_gradient: lax.stop_gradient
+"""

@@ -1,7 +1,8 @@
 """What runs in another framework, inside of jax: a `custom_vjp` around it.
 
-Where values are at hand the guest reads jax's memory at once and keeps its residuals. Where jax stages code out, a
-callback calls the guest with NumPy's view of the memory, and backward begins from the inputs again.
+Where values are at hand the guest reads jax's memory at once and keeps its residuals. Where jax
+stages code out, a callback calls the guest with NumPy's view of the memory, and backward begins
+from the inputs again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import take_current_trace
 
-from multigrad.bridging.foreign import Foreign, Kind, Pull, kind_of, make_zeros
-from multigrad.lowering.lent import Lent
+from multigrad.backend import Guest, Kind, Pull, SharedBuffer, kind_of, make_zeros
 
 from . import bridge as transfer
 from .attach import make_strong
@@ -26,18 +26,18 @@ from .random import place_like
 Tensor: TypeAlias = Any
 
 
-def bridge(foreign: Foreign, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Apply what runs in another framework; its gradient flows back in jax's autodiff."""
-    return apply(foreign, *map(make_strong, map(jnp.asarray, tensors)))
+    return apply(guest, *map(make_strong, map(jnp.asarray, tensors)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def apply(foreign: Foreign, *tensors: Tensor) -> tuple[Tensor, ...]:
+def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs."""
     if is_at_hand(tensors):
-        outputs = foreign.run([transfer.lend(x) for x in tensors])
-        return tuple(place(transfer.borrow(y, foreign.owns), tensors) for y in outputs)
-    return call_back(foreign.run, tensors, foreign.infer([kind_of(x) for x in tensors]))
+        outputs = guest.run([transfer.lend(x) for x in tensors])
+        return tuple(place(transfer.borrow(y, guest.owns), tensors) for y in outputs)
+    return call_back(guest.run, tensors, guest.infer([kind_of(x) for x in tensors]))
 
 
 @jax.tree_util.register_static
@@ -50,50 +50,50 @@ class Kept:
         self.places = [x.sharding for x in inputs]
 
 
-def keep(foreign: Foreign, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
     """Return the outputs, and what backward needs."""
     if is_at_hand(tensors):
-        lent, pull = foreign.record([transfer.lend(x) for x in tensors])
-        outputs = tuple(place(transfer.borrow(y, foreign.owns), tensors) for y in lent)
+        lent, pull = guest.record([transfer.lend(x) for x in tensors])
+        outputs = tuple(place(transfer.borrow(y, guest.owns), tensors) for y in lent)
         return outputs, (Kept(pull, tensors), ())
-    return apply(foreign, *tensors), (None, tensors)  # under another derivative: it is asked too
+    return apply(guest, *tensors), (None, tensors)  # under another derivative: it is asked too
 
 
 def pull_back(
-    foreign: Foreign, residuals: Any, cotangents: tuple[Tensor, ...]
+    guest: Guest, residuals: Any, cotangents: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
     """Return a gradient for each input."""
     kept, tensors = residuals
     given = [
         jnp.asarray(c)
-        if foreign.carries(i, str(c.dtype))
+        if guest.carries(i, str(c.dtype))
         else None  # that of an integer has no bytes
         for i, c in enumerate(cotangents)
     ]
     if kept is not None and is_at_hand([c for c in given if c is not None]):
         lent = kept.pull([None if c is None else transfer.lend(c) for c in given])
         return tuple(
-            None if g is None else jax.device_put(transfer.borrow(g, foreign.owns), where)
+            None if g is None else jax.device_put(transfer.borrow(g, guest.owns), where)
             for g, where in zip(lent, kept.places, strict=True)
         )
     kinds = [kind_of(x) for x in tensors] if kept is None else kept.kinds
-    once = refuse_derivative(foreign)
+    once = refuse_derivative(guest)
     tensors = tuple(once(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
     carried = [once(c) for c in given if c is not None]
 
-    def backward(lent: Sequence[Lent]) -> list[Lent]:
+    def backward(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
         rest = iter(lent[len(tensors) :])
         upstream = [None if c is None else next(rest) for c in carries]
         found = (
             kept.pull(upstream)
             if kept is not None
-            else foreign.gradients(lent[: len(tensors)], upstream)
+            else guest.gradients(lent[: len(tensors)], upstream)
         )
-        return [found[i] or _zeros(kinds[i]) for i in foreign.wrt]
+        return [found[i] or _zeros(kinds[i]) for i in guest.wrt]
 
     carries = [None if c is None else True for c in given]
-    results = call_back(backward, (*tensors, *carried), [kinds[i] for i in foreign.wrt])
-    found = dict(zip(foreign.wrt, results, strict=True))
+    results = call_back(backward, (*tensors, *carried), [kinds[i] for i in guest.wrt])
+    found = dict(zip(guest.wrt, results, strict=True))
     return tuple(found.get(i) for i in range(len(kinds)))
 
 
@@ -101,7 +101,7 @@ apply.defvjp(keep, pull_back)
 
 
 def call_back(
-    function: Callable[[Sequence[Lent]], list[Lent]],
+    function: Callable[[Sequence[SharedBuffer]], list[SharedBuffer]],
     tensors: tuple[Tensor, ...],
     kinds: Sequence[Kind],
 ) -> tuple[Tensor, ...]:
@@ -114,12 +114,12 @@ def call_back(
     return tuple(jax.pure_callback(call, types, *tensors, vmap_method="sequential"))
 
 
-def _zeros(kind: Kind) -> Lent:
+def _zeros(kind: Kind) -> SharedBuffer:
     shape, dtype = kind
     return make_zeros(tuple(n or 0 for n in shape), dtype)
 
 
-def refuse_derivative(foreign: Foreign) -> Callable[[Tensor], Tensor]:
+def refuse_derivative(guest: Guest) -> Callable[[Tensor], Tensor]:
     """Return the identity, which raises where a derivative of it is taken."""
 
     @jax.custom_jvp
@@ -128,7 +128,7 @@ def refuse_derivative(foreign: Foreign) -> Callable[[Tensor], Tensor]:
 
     @once.defjvp
     def refuse(primals: Any, tangents: Any) -> Any:
-        raise foreign.refusal()
+        raise guest.refusal()
 
     return once
 

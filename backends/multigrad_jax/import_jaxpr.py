@@ -1,8 +1,9 @@
-"""The last resort for rules in `jax.numpy`: import the jaxpr of a function that substitution cannot see through.
+"""The last resort for rules in `jax.numpy`: import the jaxpr of a function that substitution cannot
+see through.
 
-It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries written in jax), at a price: the rank is
-frozen, and the shape too where jax cannot stay symbolic. The dtype stays open where the jaxpr is the same for
-float32 and float64. Functions called inside are inlined.
+It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries written in jax), at a
+price: the rank is frozen, and the shape too where jax cannot stay symbolic. The dtype stays open
+where the jaxpr is the same for float32 and float64. Functions called inside are inlined.
 """
 
 from __future__ import annotations
@@ -19,27 +20,25 @@ import numpy as np
 from jax import export
 from jax.extend import core
 
+from multigrad import ops
 from multigrad.capture.tracer import V
-from multigrad.ir import neutral, ops
-from multigrad.ir.facts import needed_shapes, shape_fact
 from multigrad.ir.graph import Node
-from multigrad.ir.record import (
-    NeedFact,
-    Trace,
-    Value,
-    known_shape,
-)
-from multigrad.ir.types import INT32, ROW, T
+from multigrad.ir.types import INT32, SCALAR_SHAPE, T
+from multigrad.passes.facts import needed_shapes, shape_fact
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.axes import known_shape
+from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
 from .import_primitives import PRIMITIVES, Operand, Scope, Step, Unknown, split
 
 Tensor = Any
-# Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds it.
+# Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
+# it.
+CALLS = ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 INLINED = {
-    "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr",
-    "checkpoint": "jaxpr", "custom_lin": "jaxpr",
-}  # fmt: skip
+    **dict.fromkeys(("jit", "pjit", "remat2", "checkpoint", "custom_lin"), "jaxpr"),
+    **dict.fromkeys(CALLS, "call_jaxpr"),
+}
 
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
 DECORATORS = jax.custom_gradient.__code__.co_filename
@@ -61,7 +60,7 @@ def import_function(
     """Record what a function computes from symbolic values, by its jaxpr.
 
     Raises:
-        NeedFact: it has one jaxpr per rank, dtype or shape.
+        NeedsConcrete: it has one jaxpr per rank, dtype or shape.
         TraceError: it uses a primitive that has no op, or jax cannot trace it.
     """
     try:
@@ -89,7 +88,7 @@ def _import(
     wide = _import_for(called, trace, values, Trial("float64"))
     single = _import_for(called, trace, values, Trial("float32"))
     if not _are_alike(wide, single):
-        raise NeedFact("dtype")
+        raise NeedsConcrete("dtype")
     return wide  # its numbers are not rounded to float32
 
 
@@ -101,30 +100,32 @@ def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], t
     """Trace with the trial's dtype, with open lengths if that can be, and record the jaxpr."""
     shapes, names = _open_shapes(values)
     try:
-        return _record(called, trace, values, shapes, names, trial)
+        return _record(called, trace, values, shapes, names, trial=trial)
     except (Unknown, *jax_errors()) as error:
         facts = {fact for value in values for fact in needed_shapes(value.node)}
         missing = sorted(facts - trace.facts.keys())
         if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
             raise Unknown(str(error)) from error
-        raise NeedFact(*missing) from error
+        raise NeedsConcrete(*missing) from error
 
 
 def jax_errors() -> tuple[type[Exception], ...]:
     """Return what jax raises at code that it cannot trace, or not with open lengths."""
-    return (TypeError, ValueError, NotImplementedError, IndexError, KeyError, AttributeError,
-            jax.errors.JAXTypeError, jax.errors.JAXIndexError)  # fmt: skip
+    python = (TypeError, ValueError, NotImplementedError, LookupError, AttributeError)
+    return (*python, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
-    """Return a shape for each value, of lengths that stay open, and the symbolic length for each name."""
+    """Return a shape for each value, of lengths that stay open, and the symbolic length for each
+    name.
+    """
     lengths: dict[str, Any] = {}
     by_relation: dict[Any, tuple[Any, ...]] = {}
     shapes = []
     scope = export.SymbolicScope()
     for value in values:
         known = known_shape(value)
-        if value.node.type.kind == "scalar" or value.node.type.shape == ROW:
+        if value.node.type.kind == "scalar" or value.node.type.shape == SCALAR_SHAPE:
             shapes.append(())
         elif known is not None:
             shapes.append(tuple(known))
@@ -135,7 +136,7 @@ def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, 
                 names = [f"n{len(lengths) + i}" for i in range(rank)]
                 dims = export.symbolic_shape(",".join(names), scope=scope) if names else ()
                 by_relation[key] = tuple(dims)
-                lengths.update({name: neutral.dim(value, i) for i, name in enumerate(names)})
+                lengths.update({name: xp.dim(value, i) for i, name in enumerate(names)})
             shapes.append(by_relation[key])
     return shapes, lengths
 
@@ -227,7 +228,7 @@ def is_jaxs_own(jaxpr: Any) -> bool:
 
 
 def _are_alike(wide: Any, single: Any) -> bool:
-    """Return whether two results mean the same, where the second's numbers are rounded to float32."""
+    """Return whether two results mean the same, the second's numbers rounded to float32."""
     pairs = list(zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True))
     done: dict[tuple[Node, Node], bool] = {}
     return all(_nodes_alike(a.node, b.node, done) for a, b in pairs)

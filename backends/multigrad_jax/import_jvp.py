@@ -1,6 +1,7 @@
 """`jax.custom_jvp` functions as recipes.
 
-Their rule runs on symbolic values. It is linear in the tangents, so that its transpose is its VJP with respect to them.
+Their rule runs on symbolic values. It is linear in the tangents, so that its transpose is its VJP
+with respect to them.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Any, TypeAlias
 
 import jax
 
+from multigrad import ops
+from multigrad.calls.arguments import signature_of
+from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
-from multigrad.functions.arguments import signature_of
-from multigrad.functions.record import Recorded
-from multigrad.ir import ops
-from multigrad.ir.derivatives import accumulate_all
+from multigrad.ground.trees import optree
 from multigrad.ir.graph import Graph, Node, make_node, walk
-from multigrad.ir.passes import substitute
-from multigrad.ir.record import Trace, Value
-from multigrad.ir.types import ROW, Type, is_float
-from multigrad.trees import optree
+from multigrad.ir.types import SCALAR_SHAPE, Type, is_float
+from multigrad.passes.simplify import substitute
+from multigrad.recipes.record import CodeRecipe
+from multigrad.tracing.derivatives import accumulate_all
+from multigrad.tracing.trace import Trace, Value
 
 from .custom_functions import (
     Call,
@@ -39,7 +41,7 @@ PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) mak
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JvpRecipe:
+class JvpRecipe(CodeRecipe):
     """A `jax.custom_jvp` function."""
 
     function: Any
@@ -113,8 +115,9 @@ class JvpRecipe:
         nodes = tuple(value.node for value in cotangents if value is not None)
         if any(depends(node, set(primals)) for node in nodes):
             raise GradientError(
-                f"function {self.name!r}: its rule is not linear in the tangents, so that it has no gradient; "
-                f"only sums of tangents and products with what does not depend on them are"
+                f"function {self.name!r}: its rule is not linear in the tangents, so that it has "
+                "no gradient; only sums of tangents and products with what does not depend on "
+                "them are"
             )
         # Their shapes alone are read, which are those of the primals.
         graph = substitute(Graph(self.name, (), nodes, {}), primals)
@@ -149,12 +152,12 @@ class JvpRecipe:
 
 
 def _make_tangent(trace: Trace, position: int, primal: Any) -> Value | None:
-    """Return a symbol for the tangent of an argument, of its shape; None where it has no tangent."""
+    """Return a symbol for an argument's tangent, of its shape; None where it has no tangent."""
     if not has_tangent(primal):
         return None
     type_ = primal.node.type
     name = f"tangent {position}"  # no argument has a space in its name
-    seed = trace.input(name, Type("tensor", type_.dtype, ROW)).node
+    seed = trace.input(name, Type("tensor", type_.dtype, SCALAR_SHAPE)).node
     return trace.value(make_node(ops.BROADCAST_TO, (seed, primal.node), {}, type_))
 
 
@@ -178,7 +181,7 @@ def depends(node: Node, sources: set[Node]) -> bool:
     """Return whether a node depends on one of the sources by more than its shape."""
     found = set(sources)
     for each in walk((node,)):
-        shape_only = ops.SHAPE_ONLY.get(each.op, ())
+        shape_only = each.op.shape_only
         if any(o in found for i, o in enumerate(each.operands) if i not in shape_only):
             found.add(each)
     return node in found

@@ -1,7 +1,7 @@
 """What each primitive of a jaxpr means in ops; see `import_jaxpr.py`.
 
-In a jaxpr every broadcast is written out. Ours broadcast by themselves, so that an operand keeps the shape in which it
-was computed, ones where it is to be repeated, until something needs it whole.
+In a jaxpr every broadcast is written out. Ours broadcast by themselves, so that an operand keeps
+the shape in which it was computed, ones where it is to be repeated, until something needs it whole.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.ir import neutral, ops
-from multigrad.ir.constants import lift_array
+from multigrad import ops
 from multigrad.ir.questions import pardoned
-from multigrad.ir.record import Trace, Value, apply, cast, constant
 from multigrad.ir.types import T
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.constants import lift_array
+from multigrad.tracing.trace import Trace, Value, apply, cast, constant
 
 from . import capture_lax
 
@@ -33,14 +34,16 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A recorded value and its shape: that of the jaxpr's variable, with ones where it is to be repeated, or ()."""
+    """A recorded value and its shape: that of the jaxpr's variable, with ones where it is to be
+    repeated, or ().
+    """
 
     value: Any
     shape: Shape
 
 
 class Scope:
-    """One import: the capture that it is part of, and what stands for the jaxpr's dtypes and lengths."""
+    """One import: the capture it is part of, what stands for the jaxpr's dtypes and lengths."""
 
     def __init__(self, trace: Trace, dtype: str, lengths: Mapping[str, Any]) -> None:
         self.trace = trace
@@ -68,14 +71,14 @@ class Scope:
         if like is not None:
             if operand.value.node.type.kind == "scalar":
                 dtype = bool if operand.value.node.type.dtype == "bool" else None
-                return neutral.full_like(like, operand.value, dtype)
-            return neutral.broadcast_to(operand.value, like)
+                return xp.full_like(like, operand.value, dtype)
+            return xp.broadcast_to(operand.value, like)
         if not all(isinstance(n, int) for n in shape):
             raise Unknown(f"a tensor of shape {shape}, which no other has")
         if operand.value.node.type.kind == "scalar":
             node = lift_array(self.trace, np.ones(shape)) if shape else None
             return operand.value if node is None else self.trace.value(node) * operand.value
-        return neutral.broadcast_to(operand.value, tuple(shape))
+        return xp.broadcast_to(operand.value, tuple(shape))
 
     def length(self, dimension: Any) -> Any:
         """Return a length of the jaxpr: a number, or computed from the lengths that stay open."""
@@ -94,7 +97,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One equation: its operands, the shapes that the jaxpr gives them and the result, its parameters."""
+    """One equation: its operands, the shapes that the jaxpr gives them, the result, parameters."""
 
     scope: Scope
     operands: list[Operand]
@@ -114,7 +117,7 @@ class Step:
 Handler = Callable[[Step], Operand]
 
 
-# --- element by element --------------------------------------------------------------------------------------------
+# --- element by element ---------------------------------------------------------------------------
 def repeated(shapes: Sequence[Shape]) -> Shape:
     """Return the shape of an elementwise result: 1 where all operands have it."""
     full = [shape for shape in shapes if shape]
@@ -135,7 +138,7 @@ def elementwise(function: Callable[..., Any]) -> Handler:
 
 def integer_pow(step: Step) -> Operand:
     (x,) = step.operands
-    return Operand(neutral.pow(x.value, int(step.params["y"])), x.shape)
+    return Operand(xp.pow(x.value, int(step.params["y"])), x.shape)
 
 
 def round_(step: Step) -> Operand:
@@ -156,20 +159,20 @@ def dim_as_value(step: Step) -> Operand:
 def divide(a: Tensor, b: Tensor) -> Tensor:
     if all(x.node.type.dtype in ("int", "int32") for x in (a, b)):
         raise Unknown("a division of integers")
-    return neutral.divide(a, b)
+    return xp.divide(a, b)
 
 
 def select_n(which: Tensor, *cases: Tensor) -> Tensor:
     if len(cases) != 2 or which.node.type.dtype != "bool":
         raise Unknown(f"select_n with {len(cases)} cases")
-    return neutral.where(which, cases[1], cases[0])
+    return xp.where(which, cases[1], cases[0])
 
 
 def identity(x: Tensor) -> Tensor:
     return x
 
 
-# --- along axes ----------------------------------------------------------------------------------------------------
+# --- along axes -----------------------------------------------------------------------------------
 def reduction(function: Callable[..., Any]) -> Handler:
     """Return the handler of a reduction."""
 
@@ -193,12 +196,12 @@ def along(function: Callable[..., Any]) -> Handler:
 def sort(step: Step) -> Operand:
     if len(step.operands) != 1:
         raise Unknown("a sort of several arrays by one of them")
-    return step.result(neutral.sort(step.whole(), step.params["dimension"]))
+    return step.result(xp.sort(step.whole(), step.params["dimension"]))
 
 
-# --- shapes --------------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 def broadcast_in_dim(step: Step) -> Operand:
-    """Put the operand's axes in their places, ones in the others; it is repeated where that matters."""
+    """Put the operand's axes in their places, ones in the others; repeated where that matters."""
     operand, places = step.operands[0], step.params["broadcast_dimensions"]
     if not operand.shape:
         return operand
@@ -214,7 +217,7 @@ def broadcast_in_dim(step: Step) -> Operand:
         return Operand(apply(node.op, x, **attrs), tuple(shape))
     x = operand.value
     for axis in added:
-        x = neutral.expand_dims(x, axis)
+        x = xp.expand_dims(x, axis)
     return Operand(x, tuple(shape))
 
 
@@ -223,37 +226,37 @@ def reshape(step: Step) -> Operand:
     like = step.scope.examples.get(step.shape)
     open_ones = [i for i, n in enumerate(lengths) if not isinstance(n, int)]
     if like is not None and open_ones:
-        return step.result(neutral.reshape_like(step.whole(), like))
+        return step.result(xp.reshape_like(step.whole(), like))
     if len(open_ones) > 1:
         raise Unknown(f"a reshape to {step.shape}")
     sizes = [-1 if i in open_ones else n for i, n in enumerate(lengths)]
-    return step.result(neutral.reshape(step.whole(), sizes))
+    return step.result(xp.reshape(step.whole(), sizes))
 
 
 def squeeze(step: Step) -> Operand:
-    return step.result(neutral.squeeze(step.whole(), _integers(step.params["dimensions"])))
+    return step.result(xp.squeeze(step.whole(), _integers(step.params["dimensions"])))
 
 
 def transpose(step: Step) -> Operand:
-    return step.result(neutral.permute_dims(step.whole(), _integers(step.params["permutation"])))
+    return step.result(xp.permute_dims(step.whole(), _integers(step.params["permutation"])))
 
 
 def rev(step: Step) -> Operand:
-    return step.result(neutral.flip(step.whole(), _integers(step.params["dimensions"])))
+    return step.result(xp.flip(step.whole(), _integers(step.params["dimensions"])))
 
 
 def tile(step: Step) -> Operand:
-    return step.result(neutral.tile(step.whole(), _integers(step.params["reps"])))
+    return step.result(xp.tile(step.whole(), _integers(step.params["reps"])))
 
 
 def concatenate(step: Step) -> Operand:
     parts = [step.whole(i) for i in range(len(step.operands))]
-    return step.result(neutral.concatenate(parts, step.params["dimension"]))
+    return step.result(xp.concatenate(parts, step.params["dimension"]))
 
 
 def stack(step: Step) -> Operand:
     parts = [step.whole(i) for i in range(len(step.operands))]
-    return step.result(neutral.stack(parts, step.params["axis"]))
+    return step.result(xp.stack(parts, step.params["axis"]))
 
 
 def slice_(step: Step) -> Operand:
@@ -263,7 +266,7 @@ def slice_(step: Step) -> Operand:
     for start, limit, stride, n in zip(starts, limits, strides, step.shapes[0], strict=True):
         whole = start == 0 and limit == n and stride == 1
         items.append(slice(None) if whole else slice(*_integers((start, limit, stride))))
-    return step.result(neutral.getitem(step.whole(), tuple(items)))
+    return step.result(xp.getitem(step.whole(), tuple(items)))
 
 
 def split(step: Step) -> list[Operand]:
@@ -272,7 +275,7 @@ def split(step: Step) -> list[Operand]:
     for size in _integers(step.params["sizes"]):
         index = (*(slice(None),) * axis, slice(start, start + size))
         shape = (*step.shape[:axis], size, *step.shape[axis + 1 :])
-        parts.append(Operand(neutral.getitem(step.whole(), index), shape))
+        parts.append(Operand(xp.getitem(step.whole(), index), shape))
         start += size
     return parts
 
@@ -290,7 +293,7 @@ def gather(step: Step) -> Operand:
     if others != [n for i, n in enumerate(step.shapes[0]) if i != axis]:
         raise Unknown("a gather of a part")
     index = (*(slice(None),) * axis, int(node.attr("value")))
-    return step.result(neutral.getitem(step.whole(), index))
+    return step.result(xp.getitem(step.whole(), index))
 
 
 def pad(step: Step) -> Operand:
@@ -298,7 +301,7 @@ def pad(step: Step) -> Operand:
     if fill.op is not ops.CONST or any(low < 0 or high < 0 or inner for low, high, inner in config):
         raise Unknown("a pad with negative or inner widths, or of no one number")
     widths = tuple((int(low), int(high)) for low, high, _ in config)
-    return step.result(neutral.pad(step.whole(), widths, float(fill.attr("value"))))
+    return step.result(xp.pad(step.whole(), widths, float(fill.attr("value"))))
 
 
 def iota(step: Step) -> Operand:
@@ -324,7 +327,7 @@ def dot_general(step: Step) -> Operand:
     free = [letter for i, letter in enumerate(left) if i not in (*left_batch, *left_sum)]
     free += [letter for j, letter in enumerate(right) if j not in (*right_batch, *right_sum)]
     subscripts = f"{''.join(left)},{''.join(right)}->{''.join((*batch, *free))}"
-    return step.result(neutral.einsum(subscripts, step.whole(0), step.whole(1)))
+    return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
 
 
 def _integers(given: Any) -> tuple[int, ...]:
@@ -336,23 +339,23 @@ def _integers(given: Any) -> tuple[int, ...]:
 
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    "abs": neutral.abs, "acos": neutral.acos, "acosh": neutral.acosh, "add": neutral.add,
-    "add_any": neutral.add, "and": neutral.bitwise_and, "asin": neutral.asin,
-    "asinh": neutral.asinh, "atan": neutral.atan, "atan2": neutral.atan2, "atanh": neutral.atanh,
-    "cbrt": neutral.cbrt, "ceil": neutral.ceil, "clamp": capture_lax.clamp, "copy": identity,
-    "copy_p": identity, "cos": neutral.cos, "cosh": neutral.cosh, "digamma": neutral.digamma,
-    "div": divide, "eq": neutral.equal, "erf": neutral.erf, "erf_inv": neutral.erfinv,
-    "erfc": neutral.erfc, "exp": neutral.exp, "exp2": neutral.exp2, "expm1": neutral.expm1,
-    "floor": neutral.floor, "ge": neutral.greater_equal, "gt": neutral.greater,
-    "is_finite": neutral.isfinite, "le": neutral.less_equal, "lgamma": neutral.lgamma,
-    "log": neutral.log, "log1p": neutral.log1p, "logistic": neutral.sigmoid, "lt": neutral.less,
-    "max": neutral.maximum, "min": neutral.minimum, "mul": neutral.multiply,
-    "ne": neutral.not_equal, "neg": neutral.negative, "not": neutral.bitwise_invert,
-    "optimization_barrier": identity, "or": neutral.bitwise_or, "pow": neutral.pow,
-    "rem": neutral.fmod, "rsqrt": neutral.rsqrt, "select_n": select_n, "sign": neutral.sign,
-    "sin": neutral.sin, "sinh": neutral.sinh, "sqrt": neutral.sqrt, "square": neutral.square,
-    "stop_gradient": neutral.stop_gradient, "sub": neutral.subtract, "tan": neutral.tan,
-    "tanh": neutral.tanh, "xor": neutral.bitwise_xor,
+    "abs": xp.abs, "acos": xp.acos, "acosh": xp.acosh, "add": xp.add,
+    "add_any": xp.add, "and": xp.bitwise_and, "asin": xp.asin,
+    "asinh": xp.asinh, "atan": xp.atan, "atan2": xp.atan2, "atanh": xp.atanh,
+    "cbrt": xp.cbrt, "ceil": xp.ceil, "clamp": capture_lax.clamp, "copy": identity,
+    "copy_p": identity, "cos": xp.cos, "cosh": xp.cosh, "digamma": xp.digamma,
+    "div": divide, "eq": xp.equal, "erf": xp.erf, "erf_inv": xp.erfinv,
+    "erfc": xp.erfc, "exp": xp.exp, "exp2": xp.exp2, "expm1": xp.expm1,
+    "floor": xp.floor, "ge": xp.greater_equal, "gt": xp.greater,
+    "is_finite": xp.isfinite, "le": xp.less_equal, "lgamma": xp.lgamma,
+    "log": xp.log, "log1p": xp.log1p, "logistic": xp.sigmoid, "lt": xp.less,
+    "max": xp.maximum, "min": xp.minimum, "mul": xp.multiply,
+    "ne": xp.not_equal, "neg": xp.negative, "not": xp.bitwise_invert,
+    "optimization_barrier": identity, "or": xp.bitwise_or, "pow": xp.pow,
+    "rem": xp.fmod, "rsqrt": xp.rsqrt, "select_n": select_n, "sign": xp.sign,
+    "sin": xp.sin, "sinh": xp.sinh, "sqrt": xp.sqrt, "square": xp.square,
+    "stop_gradient": xp.stop_gradient, "sub": xp.subtract, "tan": xp.tan,
+    "tanh": xp.tanh, "xor": xp.bitwise_xor,
 }  # fmt: skip
 
 PRIMITIVES: dict[str, Handler] = {
@@ -360,11 +363,12 @@ PRIMITIVES: dict[str, Handler] = {
     "broadcast_in_dim": broadcast_in_dim, "concatenate": concatenate,
     "convert_element_type": convert_element_type, "cummax": along(capture_lax.cummax),
     "cummin": along(capture_lax.cummin), "cumprod": along(capture_lax.cumprod),
+    "cumlogsumexp": along(capture_lax.cumlogsumexp),
     "cumsum": along(capture_lax.cumsum), "dim_as_value": dim_as_value, "dot_general": dot_general,
     "gather": gather, "integer_pow": integer_pow, "iota": iota, "pad": pad,
-    "reduce_and": reduction(neutral.all), "reduce_max": reduction(neutral.max),
-    "reduce_min": reduction(neutral.min), "reduce_or": reduction(neutral.any),
-    "reduce_prod": reduction(neutral.prod), "reduce_sum": reduction(neutral.sum),
+    "reduce_and": reduction(xp.all), "reduce_max": reduction(xp.max),
+    "reduce_min": reduction(xp.min), "reduce_or": reduction(xp.any),
+    "reduce_prod": reduction(xp.prod), "reduce_sum": reduction(xp.sum),
     "reshape": reshape, "rev": rev, "round": round_, "slice": slice_, "sort": sort,
     "squeeze": squeeze, "stack": stack, "tile": tile, "transpose": transpose,
 }  # fmt: skip

@@ -10,16 +10,17 @@ import jax
 import optree
 from jax.custom_derivatives import CustomVJPPrimal
 
+from multigrad.calls.arguments import signature_of
+from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
-from multigrad.functions.arguments import signature_of
-from multigrad.functions.record import Recorded
-from multigrad.ir.record import Trace
+from multigrad.recipes.record import CodeRecipe
+from multigrad.tracing.trace import Trace
 
 from .custom_functions import Call, call_in, call_plainly, has_tangent, resolve, split_pair, uses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VjpRecipe:
+class VjpRecipe(CodeRecipe):
     """A `jax.custom_vjp` function."""
 
     function: Any
@@ -68,8 +69,8 @@ class VjpRecipe:
                     else f"a {type(found).__name__}"
                 )
                 raise GradientError(
-                    f"function {name!r}: its backward returned {shown} for {count} arguments; expected a "
-                    f"tuple with one cotangent for each, None where there is none"
+                    f"function {name!r}: its backward returned {shown} for {count} arguments; "
+                    "expected a tuple with one cotangent for each, None where there is none"
                 )
             return arguments.arrange(found)
 
@@ -77,5 +78,7 @@ class VjpRecipe:
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:
-    """Return an argument as a forward gets it that asks for symbolic zeros; each float counts as perturbed."""
+    """Return an argument as a forward gets it that asks for symbolic zeros; each float counts as
+    perturbed.
+    """
     return CustomVJPPrimal(value, has_tangent(value))

@@ -8,22 +8,21 @@ from typing import Any
 
 import jax
 
+from multigrad.capture.callables import plain_function
 from multigrad.capture.interception import Interception
 from multigrad.capture.stand_ins import holds
-from multigrad.capture.substitute import plain_function
 from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
-from multigrad.ir.record import Value
+from multigrad.tracing.trace import Value
 
 from .custom_functions import closed_over, is_recorded, name_of, recording
 from .import_jvp import JvpRecipe
 from .import_vjp import VjpRecipe
 
 JITTED = type(jax.jit(len))
-CUSTOM_GRADIENT = (
-    "fun",
-)  # what the rules close over that jax (0.10) makes of `jax.custom_gradient(fun)`
+# What the rules close over that jax (0.10) makes of `jax.custom_gradient(fun)`.
+CUSTOM_GRADIENT = ("fun",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +64,8 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
         return JvpRecipe(inner, name_of(inner), original=function)
     raise RuleTypeError(
         f"expected a jax.custom_vjp or jax.custom_jvp function, got a {type(inner).__name__}: "
-        f"{inner!r:.60}. Decorate a plain function that returns its outputs and a function of their "
-        f"cotangents with xg.custom_gradient"
+        f"{inner!r:.60}. Decorate a plain function that returns its outputs and a function of "
+        "their cotangents with xg.custom_gradient"
     )
 
 
@@ -79,7 +78,7 @@ def _undefined(function: Any, definition: str) -> RuleTypeError:
 
 @dataclass(frozen=True, slots=True)
 class WithOwnGradient:
-    """Stands in for a custom function where another is captured: derivatives pass by its own rule."""
+    """Stands in for a custom function where another is captured: derivatives use its own rule."""
 
     function: Any
     captured: Function
@@ -94,7 +93,8 @@ class WithOwnGradient:
 
 
 def with_own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return what stands in for a custom function; None where its gradient is that of what it computes.
+    """Return what stands in for a custom function; None where its gradient is that of what it
+    computes.
 
     So it is inside of its own rules, and for jax's own functions.
     """
@@ -113,7 +113,9 @@ def find_imported(function: Any) -> Function:
 
 
 def is_jaxs_own(function: Any) -> bool:
-    """Return whether a custom function is one of jax's, whose gradient is its derivative; not what its decorators make."""
+    """Return whether a custom function is one of jax's, whose gradient is its derivative; not what
+    its decorators make.
+    """
     plain = plain_function(function.fun)
     root = (getattr(plain, "__module__", None) or "").partition(".")[0]
     return (
@@ -122,7 +124,7 @@ def is_jaxs_own(function: Any) -> bool:
     )
 
 
-# --- calls from anywhere ----------------------------------------------------------------------------------------
+# --- calls from anywhere --------------------------------------------------------------------------
 def intercept(kind: type) -> Interception:
     """Return what makes calls of a kind of custom functions with symbolic values come to us."""
     original = vars(kind)["__call__"]

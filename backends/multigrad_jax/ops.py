@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.ir.ops import Op
+from multigrad.backend import compositions
+from multigrad.ir.op import Op
 
-from . import activations, arrays, elementwise
+from . import activations, arrays, elementwise, shapes
 
-OPS: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OWN: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OPS = {**compositions(OWN, elementwise.widened), **OWN}
+NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}

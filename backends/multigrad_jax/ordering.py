@@ -1,4 +1,4 @@
-"""JAX's rows of the ordering family: op to callable."""
+"""JAX's rows of the ordering family, each function named as its op."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.ir import ops
-from multigrad.ir.op import Op
+from multigrad.backend import rows_of
 
 from .elementwise import accumulated
 
@@ -39,6 +38,23 @@ def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
 @lifted
 def cumprod(x: Tensor, *, axis: int) -> Tensor:
     return jnp.cumprod(accumulated(x), axis).astype(x.dtype)
+
+
+@lifted
+def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    return jax.lax.cumlogsumexp(accumulated(x), front(x, axis), reverse).astype(x.dtype)
+
+
+@lifted
+def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    def combine(earlier: Any, later: Any) -> Any:
+        (total, y), (value, own) = earlier, later
+        share = jnp.where(own == y, 1.0, jnp.exp(jnp.minimum(own - y, 0.0)))
+        return value + share * total, own
+
+    pair = (accumulated(values), accumulated(y))
+    sums, _ = jax.lax.associative_scan(combine, pair, reverse=reverse, axis=front(values, axis))
+    return sums.astype(values.dtype)
 
 
 @lifted
@@ -147,10 +163,6 @@ def as_rows(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return last.reshape((*last.shape[:kept], math.prod(last.shape[kept:])))
 
 
-def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return quantile(x, axis=axis, keepdims=keepdims, q=0.5)
-
-
 def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
     axes = axes_of(x, axis)
     rows = as_rows(accumulated(x), axes)
@@ -182,20 +194,4 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     return jnp.moveaxis(weights, back, axes).astype(x.dtype)
 
 
-OPS: dict[Op, Callable[..., Any]] = {
-    ops.CUMSUM: cumsum,
-    ops.CUMPROD: cumprod,
-    ops.CUMMAX: cummax,
-    ops.CUMMIN: cummin,
-    ops.HOLD: hold,
-    ops.UNHOLD: unhold,
-    ops.SORT: sort,
-    ops.SORT_LIKE: sort_like,
-    ops.UNSORT: unsort,
-    ops.ARGMAX_MASK: argmax_mask,
-    ops.ARGMIN_MASK: argmin_mask,
-    ops.TOP_K_MASK: top_k_mask,
-    ops.MEDIAN: median,
-    ops.QUANTILE: quantile,
-    ops.QUANTILE_WEIGHTS: quantile_weights,
-}
+OPS = rows_of(vars())

@@ -1,17 +1,15 @@
-"""JAX's rows of the shape family: op to callable."""
+"""JAX's rows of the shape family, each function named as its op."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.ir import ops
-from multigrad.ir.op import Op
-from multigrad.ir.shape_meaning import along, as_index, as_pairs, tile_shape
+from multigrad.backend import rows_of
+from multigrad.ops.indexing import along, as_index, as_pairs, tile_shape
 
 from .elementwise import accumulated
 
@@ -65,9 +63,8 @@ def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
 
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     item = as_index(index)
-    np.broadcast_to(False, x.shape)[
-        item
-    ]  # NumPy's error for an index out of range, where jax clamps it
+    # NumPy's error for an index out of range, where jax clamps it.
+    np.broadcast_to(False, x.shape)[item]
     return x[item]
 
 
@@ -139,30 +136,5 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
     return full.at[along(x, start, x.shape[axis], axis)].set(x)
 
 
-OPS: dict[Op, Callable[..., Any]] = {
-    ops.RESHAPE: reshape,
-    ops.RESHAPE_LIKE: reshape_like,
-    ops.SQUEEZE: squeeze,
-    ops.PERMUTE_DIMS: permute_dims,
-    ops.SWAPAXES: swapaxes,
-    ops.MOVEAXIS: moveaxis,
-    ops.FLIP: flip,
-    ops.ROLL: roll,
-    ops.TRIL: tril,
-    ops.TRIU: triu,
-    ops.BROADCAST_TO_SHAPE: broadcast_to_shape,
-    ops.GETITEM: getitem,
-    ops.SETITEM: setitem,
-    ops.TAKE: take,
-    ops.UNTAKE: untake,
-    ops.HALF: half,
-    ops.TILE: tile,
-    ops.UNTILE: untile,
-    ops.REPEAT: repeat,
-    ops.UNREPEAT: unrepeat,
-    ops.PAD: pad,
-    ops.CONCATENATE: concatenate,
-    ops.STACK: stack,
-    ops.PART: part,
-    ops.UNPART: unpart,
-}
+OPS = rows_of(vars())
+NAMES = "swapaxes; moveaxis; flip; roll; tril; triu"

@@ -16,7 +16,9 @@ Tensor = Any
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of arrays gives, and the map from cotangents to one gradient per input."""
+    """Return what a function of arrays gives, and the map from cotangents to one gradient per
+    input.
+    """
     inputs = [jnp.asarray(x) for x in inputs]
     others: dict[int, Any] = {}
 

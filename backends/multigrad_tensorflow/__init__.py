@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from multigrad.lowering.backend import Backend
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
 from . import (
     attach,
@@ -25,46 +25,54 @@ from . import (
 __all__ = ["backend"]
 
 
-def tensor_types() -> tuple[type, ...]:
-    return (tf.Tensor, tf.Variable)
-
-
 backend = Backend(
     name="tensorflow",
-    module="tensorflow",
-    distribution="tensorflow",
-    tensor_types=tensor_types,
-    ops=ops.OPS,
-    unsupported=ops.UNSUPPORTED,
-    dtype=bridge.dtype,
-    render=attach.render,
-    finish=attach.finish,
-    attach_native=attach.attach_native,
-    attach_function=attach_function.attach_function,
-    call=attach.call,
-    draw_key=random.draw_key,
-    key_pair=random.key_pair,
-    fold_in=random.fold_in,
-    is_traced=bridge.is_traced,
-    read_number=bridge.read_number,
-    to_numpy=bridge.to_numpy,
-    from_numpy=bridge.from_numpy,
-    weak=bridge.weak,
-    namespace=attach.NAMESPACE,
-    differentiates_residuals=True,
-    mirror=compile.mirror,
-    guard=compile.guard,
-    watch=compile.watch,
-    jit=compile.jit,
-    forbid_derivative=vjp.forbid_derivative,
-    vjp=vjp.vjp,
-    lend=bridge.lend,
-    borrow=bridge.borrow,
-    bridge=host.bridge,
-    import_function=importer.import_function,
-    region=regions.region,
-    repeat_draw=regions.repeat_draw,
-    isolate=isolate.isolate,
+    tensors=Tensors(
+        types=(tf.Tensor, tf.Variable),
+        dtype=bridge.dtype,
+        to_numpy=bridge.to_numpy,
+        from_numpy=bridge.from_numpy,
+        is_traced=bridge.is_traced,
+        weak=bridge.weak,
+        read_number=bridge.read_number,
+    ),
+    kernels=Kernels(
+        rows=ops.OPS,
+        unsupported=ops.UNSUPPORTED,
+    ),
+    autodiff=Autodiff(
+        render=attach.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=attach_function.attach_function,
+        vjp=vjp.vjp,
+        forbid_derivative=vjp.forbid_derivative,
+        namespace=attach.NAMESPACE,
+        keeps_float_derivatives=True,
+        isolate=isolate.isolate,
+    ),
+    draws=Draws(
+        draw_key=random.draw_key,
+        fold_in=random.fold_in,
+        key_pair=random.key_pair,
+    ),
+    compiler=Compiler(
+        jit=compile.jit,
+        read_activation=(regions.READER,),
+        on_enter=compile.on_enter,
+        on_read=compile.on_read,
+        on_depend=compile.on_depend,
+        on_call=regions.on_call,
+        on_draw=regions.on_draw,
+    ),
+    interop=Interop(
+        lend=bridge.lend,
+        borrow=bridge.borrow,
+        bridge=host.bridge,
+    ),
+    imports=Imports(
+        import_function=importer.import_function,
+    ),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.ir import ops
-from multigrad.ir.activation_meaning import SELU_ALPHA, SELU_SCALE
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
+from multigrad.ops.activations import SELU_ALPHA, SELU_SCALE
 
 from .elementwise import ROOT_HALF, accumulated, clip, copysign, hypot, widened
 
@@ -92,21 +93,6 @@ def sparse_plus(x: Tensor) -> Tensor:
 
 
 @widened
-def sparse_sigmoid(x: Tensor) -> Tensor:
-    return 0.5 * (clip(x, -1.0, 1.0) + 1.0)
-
-
-@widened
-def soft_sign(x: Tensor) -> Tensor:
-    return x / (1.0 + tf.abs(x))
-
-
-@widened
-def tanh_shrink(x: Tensor) -> Tensor:
-    return x - tf.tanh(x)
-
-
-@widened
 def soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
     inside = (x >= -lambd) & (x <= lambd)
     return tf.where(inside, tf.zeros_like(x), x - copysign(lambd, x))
@@ -121,44 +107,14 @@ def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
     return tf.where(x <= threshold, tf.constant(default, x.dtype), x)
 
 
-def hard_tanh(x: Tensor, *, min: float, max: float) -> Tensor:
-    return clip(x, min, max)
-
-
-@widened
-def hard_sigmoid(x: Tensor) -> Tensor:
-    return clip(x + 3.0, 0.0, 6.0) / 6.0
-
-
-@widened
-def hard_silu(x: Tensor) -> Tensor:
-    return x * hard_sigmoid(x)
-
-
 OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
     ops.SIGMOID: tf.sigmoid,
-    ops.LOG_SIGMOID: log_sigmoid,
-    ops.LOGIT: logit,
     ops.RELU: tf.nn.relu,
     ops.RELU6: tf.nn.relu6,
-    ops.LEAKY_RELU: leaky_relu,
-    ops.ELU: elu,
-    ops.CELU: celu,
-    ops.SELU: selu,
-    ops.GELU: gelu,
-    ops.SILU: silu,
-    ops.MISH: mish,
-    ops.SOFTPLUS: softplus,
-    ops.SQUAREPLUS: squareplus,
-    ops.SPARSE_PLUS: sparse_plus,
-    ops.SPARSE_SIGMOID: sparse_sigmoid,
-    ops.SOFT_SIGN: soft_sign,
-    ops.TANH_SHRINK: tanh_shrink,
-    ops.SOFT_SHRINK: soft_shrink,
-    ops.HARD_SHRINK: hard_shrink,
-    ops.THRESHOLD: threshold,
-    ops.HARD_TANH: hard_tanh,
-    ops.HARD_SIGMOID: hard_sigmoid,
-    ops.HARD_SILU: hard_silu,
-    ops.HEAVISIDE: heaviside,
 }
+NAMES = """
+    sigmoid: sigmoid raw.Sigmoid; log_sigmoid: math.log_sigmoid; softplus: nn.softplus raw.Softplus;
+    relu: nn.relu raw.Relu; relu6: nn.relu6 raw.Relu6; selu: nn.selu raw.Selu;
+    soft_sign: nn.softsign raw.Softsign
+"""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.ir import ops
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
 
 from . import ordering, random, shapes
 from .elementwise import accumulated
@@ -143,10 +144,6 @@ def size(x: Tensor) -> Any:
     return tf.size(x) if known is None else known
 
 
-def fold_in(key: Any, *, n: int) -> Any:
-    return random.fold_in(key, n)
-
-
 def uniform_wide(key: Any, x: Tensor) -> Tensor:
     """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
     return random.uniform_like(key, accumulated(x))
@@ -229,38 +226,10 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 
 
 OPS: dict[Op, Callable[..., Any]] = {
-    ops.SUM: sum_,
-    ops.MEAN: mean,
-    ops.MAX: max_,
-    ops.MIN: min_,
-    ops.ANY: any_,
-    ops.ALL: all_,
-    ops.PROD: prod,
-    ops.COUNT_NONZERO: count_nonzero,
-    ops.NORM: norm,
-    ops.LOGSUMEXP: logsumexp,
-    ops.SOFTMAX: softmax,
-    ops.LOG_SOFTMAX: log_softmax,
-    ops.GLU: glu,
-    ops.MATMUL: matmul,
-    ops.MATMUL_LEFT: matmul_left,
-    ops.MATMUL_RIGHT: matmul_right,
-    ops.EINSUM: einsum,
-    ops.VAR: var,
-    ops.STD: std,
-    ops.SUM_TO: sum_to,
-    ops.BROADCAST_TO: broadcast_to,
-    ops.EXPAND_DIMS: expand_dims,
-    ops.DIM: dim,
-    ops.SIZE: size,
-    ops.FOLD_IN: fold_in,
+    **rows_of(vars()),
+    ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
-    ops.BERNOULLI_LIKE: bernoulli_like,
-    ops.RADEMACHER_LIKE: rademacher_like,
-    ops.EXPONENTIAL_LIKE: exponential_like,
-    ops.GUMBEL_LIKE: gumbel_like,
-    ops.ARRAY: array,
     **ordering.OPS,
     **shapes.OPS,
 }

@@ -1,9 +1,9 @@
 """From a lowering to `tf.custom_gradient`.
 
-The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords in graphs.
-TensorFlow forgets a custom gradient in two places, where the forward's own derivative would be taken in silence:
-`ForwardAccumulator` in eager code, and a tape around `tf.vectorized_map`. `custom_gradient` and `run_forward` stand
-against both.
+The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords
+in graphs. TensorFlow forgets a custom gradient in two places, where the forward's own derivative
+would be taken in silence: `ForwardAccumulator` in eager code, and a tape around
+`tf.vectorized_map`. `custom_gradient` and `run_forward` stand against both.
 """
 
 from __future__ import annotations
@@ -18,84 +18,81 @@ from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
 from multigrad.errors import GradientError
-from multigrad.ir.linearity import is_linear
 from multigrad.ir.types import is_float
 
 if TYPE_CHECKING:
-    from multigrad.lowering.code import Lowering
+    from multigrad.backend import Emitted
 
 Tensor: TypeAlias = Any
 
 
-def render(lowering: Lowering) -> str:
+def render(emitted: Emitted) -> str:
     """Return the source of a function of the tensors and the params."""
-    f, b, name = lowering.forward, lowering.backward, lowering.identifier
-    assert lowering.pair is not None
-    inputs, outputs = ", ".join(lowering.inputs), ", ".join(lowering.outputs)
-    draw = "    if key is None:\n        key = draw_key()\n" if lowering.draws else ""
-    returned = outputs if lowering.single else f"({outputs})"
+    f, b, name = emitted.forward, emitted.backward, emitted.identifier
+    inputs, outputs = ", ".join(emitted.inputs), ", ".join(emitted.outputs)
+    draw = "    if key is None:\n        key = draw_key()\n" if emitted.draws else ""
+    returned = outputs if emitted.single else f"({outputs})"
     backward = f"""\
-        def backward({", ".join(lowering.cotangents)}):
-{b.indented(12)}            return {", ".join(lowering.gradients(b))}
+        def backward({", ".join(emitted.cotangents)}):
+{b.indented(12)}            return {", ".join(emitted.gradients(b))}
 """
-    shapes = "".join(f"        shape_of_{each} = {each}.shape\n" for each in lowering.shapes)
+    shapes = "".join(f"        shape_of_{each} = {each}.shape\n" for each in emitted.shapes)
     body = (
-        f"        {outputs} = {_run(lowering)}\n{_keep(lowering, 8)}{shapes}\n{backward}\n"
-        f"        return {returned}, backward\n"
+        f"        {outputs} = {_run(emitted)}\n{_keep(emitted, 8)}{shapes}\n{backward}\n        "
+        f"return {returned}, backward\n"
     )
-    result, rest = f"function({', '.join(f'localize({each})' for each in lowering.inputs)})", ""
-    held = [
-        each for each in lowering.outputs if each in (*lowering.residuals, *lowering.keep.reads)
-    ]
-    if lowering.pair.keeps_output and held:
-        # Backward takes what it keeps of an output from the result, whose derivative is this very function's.
-        again = lowering.keep.reads.intersection(lowering.outputs)
-        own = ", ".join((*held, *(lowering.computed if again else ())))
+    result, rest = f"function({', '.join(f'localize({each})' for each in emitted.inputs)})", ""
+    held = [each for each in emitted.outputs if each in (*emitted.residuals, *emitted.keep.reads)]
+    if emitted.keeps_output and held:
+        # Backward takes what it keeps of an output from the result, whose derivative is this very
+        # function's.
+        again = emitted.keep.reads.intersection(emitted.outputs)
+        own = ", ".join((*held, *(emitted.computed if again else ())))
         body = f"        nonlocal {own}\n{body}"
-        rest = f"    {outputs} = {result}\n{_keep(lowering, 4) if again else ''}"
+        rest = f"    {outputs} = {result}\n{_keep(emitted, 4) if again else ''}"
         result = returned
     return f"""\
-def forward({", ".join((*lowering.inputs, *lowering.forward_params))}):
+def forward({", ".join((*emitted.inputs, *emitted.forward_params))}):
 {f.indented(4)}    return {f.result}
 
 
-def {name}({inputs}{lowering.signature}):
+def {name}({inputs}{emitted.signature}):
 {draw}
     @custom_gradient
     def function({inputs}):
 {body}
-{rest}    return {_stopped(result, lowering)}
+{rest}    return {_stopped(result, emitted)}
 """
 
 
-def _run(lowering: Lowering) -> str:
+def _run(emitted: Emitted) -> str:
     """Return the call that runs forward."""
-    assert lowering.pair is not None
-    inputs = ", ".join(lowering.inputs)
-    params = "".join(f"{each}, " for each in lowering.forward_params)
+    inputs = ", ".join(emitted.inputs)
+    params = "".join(f"{each}, " for each in emitted.forward_params)
     given = f", params=({params.strip()})" if params else ""
-    if is_linear(lowering.pair.backward, lowering.cotangents):
+    if emitted.linear:
         return f"run_forward(forward, {inputs}{given})"
-    return f"run_forward_in_reverse_mode(forward, {inputs}, {lowering.name!r}{given})"
+    return f"run_forward_in_reverse_mode(forward, {inputs}, {emitted.name!r}{given})"
 
 
-def _keep(lowering: Lowering, spaces: int) -> str:
+def _keep(emitted: Emitted, spaces: int) -> str:
     """Return the lines that compute what is kept."""
-    pairs = zip(lowering.computed, lowering.keep.results, strict=True)
+    pairs = zip(emitted.computed, emitted.keep.results, strict=True)
     lines = "".join(f"{' ' * spaces}{name} = {result}\n" for name, result in pairs)
-    return lowering.keep.indented(spaces) + lines
+    return emitted.keep.indented(spaces) + lines
 
 
-def _stopped(result: str, lowering: Lowering) -> str:
+def _stopped(result: str, emitted: Emitted) -> str:
     """Return the expression of the result, in which what carries no gradient is stopped."""
-    assert lowering.pair is not None
-    outputs = lowering.pair.forward.outputs
-    stopped = tuple(i for i in lowering.undifferentiable if is_float(outputs[i].type))
+    types = emitted.output_types
+    stopped = tuple(i for i in emitted.undifferentiable if is_float(types[i]))
     return f"stop({result}, {stopped})" if stopped else result
 
 
 def localize(tin: Tensor) -> Tensor:
-    """Read a variable, and bring a tensor into the graph of its branch, else TensorFlow (2.21) fails."""
+    """Read a variable, and bring a tensor into the graph of its branch, else TensorFlow (2.21)
+    fails.
+    """
     if not isinstance(tin, tf.Tensor):
         tin = tf.convert_to_tensor(tin)
     if tf.executing_eagerly() or getattr(tin, "graph", None) is tf.compat.v1.get_default_graph():
@@ -113,8 +110,8 @@ def stop(outputs: Any, positions: Sequence[int]) -> Any:
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `tf.custom_gradient(function)`, which a ForwardAccumulator asks as well.
 
-    What an accumulator knows the tangent of already it takes from there: so the outputs have none, while what
-    backward keeps has its own.
+    What an accumulator knows the tangent of already it takes from there: so the outputs have none,
+    while what backward keeps has its own.
     """
 
     def call(*inputs: Tensor) -> Any:
@@ -156,8 +153,9 @@ def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[A
     if not tf.executing_eagerly():
         if pack_tangents(inputs).tangents:
             raise GradientError(
-                "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where it is "
-                "inside of a tf.function: put it around the tf.function, or use a GradientTape"
+                "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where "
+                "it is inside of a tf.function: put it around the tf.function, or use a "
+                "GradientTape"
             )
         if is_vectorized():
             return refuse_gradient(forward(*inputs, *params), inputs)
@@ -175,8 +173,8 @@ def run_forward_in_reverse_mode(
     *inputs, name = inputs_and_name
     if pack_tangents(inputs).tangents:
         raise GradientError(
-            f"{name}: tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out, which this "
-            f"one is not; use a GradientTape"
+            f"{name}: tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out, "
+            "which this one is not; use a GradientTape"
         )
     return run_forward(forward, *inputs, params=params)
 
@@ -208,8 +206,8 @@ def is_vectorized() -> bool:
 
 
 VECTORIZED = (
-    "multigrad: tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
-    "not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
+    "multigrad: tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through "
+    "it would not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
 )
 
 
@@ -234,34 +232,16 @@ NAMESPACE = {
 }
 
 
-def finish(namespace: dict[str, Any], lowering: Lowering) -> Callable[..., Any]:
+def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     """Return the function."""
-    native = namespace[lowering.identifier]
-    native.__doc__ = f"{lowering.name}, as emitted by multigrad."
+    native = namespace[emitted.identifier]
+    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
     # AutoGraph has nothing to convert in straight-line code, and cannot find its source.
     return tf.autograph.experimental.do_not_convert(native)
 
 
-def call(native: Any, lowering: Lowering) -> Callable[..., Any]:
-    """Return how the hot path calls the function: without the wrapper, whose work AutoGraph alone needs."""
+def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return how the hot path calls the function: without the wrapper, whose work AutoGraph alone
+    needs.
+    """
     return native.__wrapped__
-
-
-def attach_native(
-    forward: Callable[[Tensor], Tensor],
-    backward: Callable[[Any, Tensor, Tensor, tuple[Any, ...]], Tensor],
-    name: str,
-) -> Callable[..., Any]:
-    """Return `f(tin, values)` whose backward calls the user's own function on tensors."""
-
-    def native_rule(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-        @custom_gradient
-        def function(tin: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-            def pull(grad_out: Tensor) -> Tensor:
-                return backward(None, grad_out, tin, values)
-
-            return run_forward(forward, tin), pull
-
-        return function(localize(tin))
-
-    return native_rule

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from multigrad.functions.variables import pull_delivering
+from multigrad.calls.variables import pull_delivering
 
 from .attach import custom_gradient, localize, run_forward, stop
 
@@ -19,7 +19,8 @@ def attach_function(
 ) -> tuple[Tensor, ...]:
     """Apply a function that gives its outputs and what maps their cotangents to gradients.
 
-    A variable that it reads besides its arguments gets the gradient that its own gradient function delivers, or none.
+    A variable that it reads besides its arguments gets the gradient that its own gradient function
+    delivers, or none.
     """
     marked: tuple[int, ...] = ()
 

@@ -6,8 +6,9 @@ from multigrad.capture.attributes import NUMBERS, PRIVATE, refusals
 
 GRAPHS = "which is of TensorFlow's own graphs"
 
-REFUSALS = refusals({
+REASONS = {
     PRIVATE: "_* OVERLOADABLE_OPERATORS __div__ __rdiv__ __nonzero__ __tf_tracing_type__",
     GRAPHS: "consumers eval experimental_ref graph name op ref value_index",
     NUMBERS: "cpu gpu numpy",
-})  # fmt: skip
+}
+REFUSALS = refusals(REASONS)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from multigrad.lowering.lent import Lent
+from multigrad.backend import SharedBuffer
 
 ALIGNMENT = 64  # of memory that TensorFlow takes; it aborts the process at any other
 
@@ -30,7 +31,9 @@ def is_traced(x: Any) -> bool:
 
 
 def read_number(x: Any) -> Any:
-    """Return the value of a variable as a tensor: a loop's gradient (2.21) can read no variable that its body has not."""
+    """Return the value of a variable as a tensor: a loop's gradient (2.21) can read no variable
+    that its body has not.
+    """
     return tf.convert_to_tensor(x)
 
 
@@ -40,18 +43,25 @@ def dtype(name: str) -> Any:
 
 
 def weak(value: Any, dtype: Any) -> Any:
-    """Return a scalar of the tensor's dtype; TensorFlow converts Python numbers by itself."""
+    """Return a scalar of the tensor's dtype; TensorFlow converts Python numbers by itself.
+
+    But for -0.0, in whose place it takes an equal number that it has converted before (2.21).
+    """
     if isinstance(value, bool):
         return float(value)
-    return value if isinstance(value, int | float) else tf.cast(value, dtype)
+    if not isinstance(value, int | float):
+        return tf.cast(value, dtype)
+    if value or math.copysign(1.0, value) > 0:
+        return value
+    return tf.constant(np.array(value, tf.as_dtype(dtype).as_numpy_dtype))
 
 
-def lend(x: Any) -> Lent:
+def lend(x: Any) -> SharedBuffer:
     """Return an eager tensor for other frameworks to read, in place where it lies on the CPU."""
     if "CPU" not in x.device:
         with tf.device("CPU:0"):
             x = tf.identity(x)
-    return Lent(x.dtype.name, tuple(x.shape), partial(as_array, x), x)
+    return SharedBuffer(x.dtype.name, tuple(x.shape), partial(as_array, x), x)
 
 
 def as_array(x: Any) -> np.ndarray[Any, Any]:
@@ -59,7 +69,7 @@ def as_array(x: Any) -> np.ndarray[Any, Any]:
     return x.numpy() if x.dtype == tf.bfloat16 else np.from_dlpack(x)
 
 
-def borrow(lent: Lent, own: bool = False) -> Any:
+def borrow(lent: SharedBuffer, own: bool = False) -> Any:
     """Return what another framework lent as an eager tensor."""
     if own:
         return tf.convert_to_tensor(np.array(lent.array()))

@@ -1,23 +1,32 @@
 """TensorFlow's dialect: which function of `tf` means which op.
 
-TensorFlow has no protocol for symbolic values, so a rule gets stand-ins for its modules and functions; what these
-do not reach comes through TensorFlow's own dispatcher, in `dispatch.py`.
+TensorFlow has no protocol for symbolic values, so a rule gets stand-ins for its modules and
+functions; what these do not reach comes through TensorFlow's own dispatcher, in `dispatch.py`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from multigrad.capture.dialect import Dialect, register_dialect
+from multigrad.capture.names import named
 from multigrad.capture.symbols import SymbolicShape
 
-from . import attributes, capture_arrays, capture_elementwise, capture_shapes, dispatch, importer
+from . import (
+    attributes,
+    capture_arrays,
+    capture_elementwise,
+    capture_shapes,
+    dispatch,
+    importer,
+    ops,
+)
 from .dispatch import is_symbolic
 
 Tensor = Any
@@ -29,7 +38,7 @@ TAKES_SHAPES = frozenset(capture_arrays.TAKES_SHAPES + capture_shapes.TAKES_SHAP
 
 
 def accept(function: Handler, handler: Handler) -> Handler:
-    """Return a handler called by a TensorFlow function's own parameter names, and with its own defaults."""
+    """Return a handler called by a TensorFlow function's own parameter names and defaults."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = signature_of(function).bind(*args, **kwargs)
@@ -82,53 +91,28 @@ def differentiate(*args: Any, **options: Any) -> Any:
     raise TypeError(f"it uses tf.GradientTape, {DIFFERENTIATES}")
 
 
-def raw_aliases(aliases: Mapping[Any, Handler]) -> Iterator[tuple[Any, Handler]]:
-    """Yield the functions of `tf.raw_ops` with the meaning, and the parameters, of a public one."""
-    for name, public in RAW_OPS.items():
-        yield getattr(tf.raw_ops, name), aliases[public]
-
-
-# The operations of `tf.raw_ops` whose inputs are those of a public function, in order.
-RAW_OPS = {
-    "Abs": tf.abs, "Acos": tf.acos, "Acosh": tf.acosh, "Add": tf.add, "AddV2": tf.add,
-    "Asin": tf.asin, "Asinh": tf.asinh, "Atan": tf.atan, "Atan2": tf.atan2, "Atanh": tf.atanh,
-    "Ceil": tf.math.ceil, "Cos": tf.cos, "Cosh": tf.cosh, "Digamma": tf.math.digamma,
-    "Div": tf.realdiv, "DivNoNan": tf.math.divide_no_nan, "Elu": tf.nn.elu, "Erf": tf.math.erf,
-    "Erfc": tf.math.erfc, "Erfinv": tf.math.erfinv, "Exp": tf.exp, "Expm1": tf.math.expm1,
-    "Floor": tf.floor, "FloorDiv": tf.math.floordiv, "FloorMod": tf.math.floormod,
-    "Greater": tf.greater, "GreaterEqual": tf.greater_equal, "Identity": tf.identity,
-    "IsFinite": tf.math.is_finite, "IsInf": tf.math.is_inf, "IsNan": tf.math.is_nan,
-    "LeakyRelu": tf.nn.leaky_relu, "Less": tf.less, "LessEqual": tf.less_equal,
-    "Lgamma": tf.math.lgamma, "Log": tf.math.log, "Log1p": tf.math.log1p,
-    "LogicalAnd": tf.logical_and, "LogicalNot": tf.logical_not, "LogicalOr": tf.logical_or,
-    "Maximum": tf.maximum, "Minimum": tf.minimum, "Mul": tf.multiply,
-    "MulNoNan": tf.math.multiply_no_nan, "Ndtri": tf.math.ndtri, "Neg": tf.negative,
-    "Pow": tf.pow, "RealDiv": tf.realdiv,
-    "Reciprocal": tf.math.reciprocal, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6,
-    "Rint": tf.math.rint, "Round": tf.round, "Rsqrt": tf.math.rsqrt, "SelectV2": tf.where,
-    "Selu": tf.nn.selu, "Sigmoid": tf.sigmoid, "Sign": tf.sign, "Sin": tf.sin, "Sinh": tf.sinh,
-    "Softplus": tf.nn.softplus, "Softsign": tf.nn.softsign, "Sqrt": tf.sqrt, "Square": tf.square,
-    "SquaredDifference": tf.math.squared_difference, "Sub": tf.subtract, "Tan": tf.tan,
-    "Tanh": tf.tanh, "Xdivy": tf.math.xdivy, "Xlog1py": tf.math.xlog1py, "Xlogy": tf.math.xlogy,
-}  # fmt: skip
-
 HANDLERS: dict[Any, Handler] = {
-    **capture_elementwise.ALIASES, **capture_arrays.ALIASES, **capture_shapes.ALIASES,
+    **named(ops.NAMES, tf, raw=tf.raw_ops),
+    **capture_elementwise.ALIASES,
+    **capture_arrays.ALIASES,
+    **capture_shapes.ALIASES,
     tf.as_dtype: as_dtype,
-}  # fmt: skip
-HANDLERS.update(raw_aliases(HANDLERS))
+}
 # einsum takes any number of operands: it is called as it is.
 ALIASES: dict[Any, Handler] = {
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
-}  # fmt: skip
+}
 
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
 LOOPS = "which runs a function in a loop of TensorFlow's. Write it with functions of whole tensors"
 PYTHON = "which hides what it computes. Call the function itself"
 INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
 DIFFERENTIATES = "but a rule is the backward pass. Write the derivative out"
-SEEDED = "but the draws of a rule follow the key of xg.use(..., key=...). Use tf.random.normal(tf.shape(grad_out))"
+SEEDED = (
+    "but the draws of a rule follow the key of xg.use(..., key=...). "
+    "Use tf.random.normal(tf.shape(grad_out))"
+)
 CHECKS = "which looks at the values of a tensor. Check them outside of the rule"
 ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
 REFUSED: dict[Any, str] = {
@@ -141,14 +125,15 @@ REFUSED: dict[Any, str] = {
     **dict.fromkeys((tf.gradients, tf.hessians), DIFFERENTIATES),
     **dict.fromkeys(
         (
-            tf.random.stateless_normal, tf.random.stateless_truncated_normal,
+            tf.random.stateless_normal,
+            tf.random.stateless_truncated_normal,
             tf.random.stateless_uniform,
         ),
         SEEDED,
     ),
     **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
     tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
-}  # fmt: skip
+}
 
 PAIRED = type(tf.custom_gradient(identity))
 DIALECT = Dialect(
@@ -159,9 +144,12 @@ DIALECT = Dialect(
     methods={"get_shape": get_shape, "set_shape": set_shape},
     # These also act where no symbol is among the arguments: a shape, a dtype, a function.
     hidden={
-        tf.zeros: ALIASES[tf.zeros], tf.ones: ALIASES[tf.ones],
-        tf.function: undecorated, tf.recompute_grad: undecorated,
-        tf.grad_pass_through: undecorated, tf.GradientTape: differentiate,
+        tf.zeros: ALIASES[tf.zeros],
+        tf.ones: ALIASES[tf.ones],
+        tf.function: undecorated,
+        tf.recompute_grad: undecorated,
+        tf.grad_pass_through: undecorated,
+        tf.GradientTape: differentiate,
     },
     mutable=False,
     protocol=False,
@@ -174,6 +162,6 @@ DIALECT = Dialect(
     refusals=attributes.REFUSALS,
     own_gradients={PAIRED: importer.with_own_gradient},
     interceptions=importer.INTERCEPTIONS,
-)  # fmt: skip
+)
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

@@ -1,10 +1,12 @@
 """TensorFlow's dialect, array family: reductions, products and ordering; see `capture.py`.
 
-A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `capture.py` fills in its defaults.
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `capture.py`
+fills in its defaults.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import index
@@ -16,9 +18,9 @@ import tensorflow as tf
 from multigrad.capture import arrays
 from multigrad.capture.extremes import Extremes
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.ir import neutral
-from multigrad.ir.record import Value, cast
 from multigrad.ir.types import T
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import Value, cast
 
 from .capture_shapes import static
 
@@ -26,9 +28,9 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-# --- reductions --------------------------------------------------------------------------------------
+# --- reductions -----------------------------------------------------------------------------------
 def along(function: Handler) -> Handler:
-    """Return a reduction as TensorFlow calls it: over an axis, several, a tensor of them, or all."""
+    """Return a reduction as TensorFlow calls it: over one axis, several, a tensor, or all."""
 
     def call(input_tensor: Any, axis: Any, keepdims: Any) -> Tensor:
         return function(input_tensor, static(axis), bool(keepdims))
@@ -38,40 +40,40 @@ def along(function: Handler) -> Handler:
 
 
 def standard_deviation(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    return neutral.std(x, axis, 0, keepdims)
+    return xp.std(x, axis, 0, keepdims)
 
 
 def variance(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    return neutral.var(x, axis, 0, keepdims)
+    return xp.var(x, axis, 0, keepdims)
 
 
 def reduce_prod(input_tensor: Any, axis: Any, keepdims: bool) -> Tensor:
     """Of a shape, it is the number of elements."""
     if isinstance(input_tensor, SymbolicShape):
         return input_tensor.numel()
-    return neutral.prod(input_tensor, static(axis), keepdims)
+    return xp.prod(input_tensor, static(axis), keepdims)
 
 
 def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor:
-    return neutral.count_nonzero(input, static(axis), bool(keepdims))
+    return xp.count_nonzero(input, static(axis), bool(keepdims))
 
 
 def zero_fraction(value: Tensor) -> Tensor:
-    return neutral.mean(cast(neutral.equal(value, 0), T))
+    return xp.mean(cast(xp.equal(value, 0), T))
 
 
 def moments(x: Tensor, axes: Any, shift: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
     """The mean and the variance; `shift` is of no meaning any more, in TensorFlow too."""
     axis = static(axes)
-    return neutral.mean(x, axis, keepdims), neutral.var(x, axis, 0, keepdims)
+    return xp.mean(x, axis, keepdims), xp.var(x, axis, 0, keepdims)
 
 
 def l2_loss(t: Tensor) -> Tensor:
-    return neutral.sum(neutral.square(t)) / 2
+    return xp.sum(xp.square(t)) / 2
 
 
 def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
-    """Two axes make a norm of matrices: the Frobenius norm only, whose order TensorFlow calls euclidean too."""
+    """Two axes make a norm of matrices: of Frobenius only, which TensorFlow calls euclidean too."""
     over = static(axis)
     is_matrix = isinstance(over, tuple | list) and len(over) == 2
     if is_matrix and ord not in ("euclidean", "fro"):
@@ -79,7 +81,7 @@ def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
     if ord == "fro" and not is_matrix:
         raise TypeError("norm of order 'fro' of a vector; give two axes, or ord='euclidean'")
     order = 2 if ord in ("euclidean", "fro") else float(ord)
-    return neutral.norm(tensor, over, bool(keepdims), order)
+    return xp.norm(tensor, over, bool(keepdims), order)
 
 
 def normalize(tensor: Tensor, ord: Any, axis: Any) -> tuple[Tensor, Tensor]:
@@ -89,19 +91,19 @@ def normalize(tensor: Tensor, ord: Any, axis: Any) -> tuple[Tensor, Tensor]:
 
 def l2_normalize(x: Tensor, axis: Any, epsilon: Any, dim: Any) -> Tensor:
     over = static(axis if dim is None else dim)
-    total = neutral.sum(neutral.square(x), over, keepdims=True)
-    return x * neutral.rsqrt(neutral.maximum(total, epsilon))
+    total = xp.sum(xp.square(x), over, keepdims=True)
+    return x * xp.rsqrt(xp.maximum(total, epsilon))
 
 
 def global_norm(t_list: Sequence[Tensor]) -> Tensor:
-    totals = [neutral.sum(neutral.square(t)) for t in t_list if t is not None]
-    return neutral.sqrt(reduce(neutral.add, totals))
+    totals = [xp.sum(xp.square(t)) for t in t_list if t is not None]
+    return xp.sqrt(reduce(xp.add, totals))
 
 
 def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
     """t where its norm is at most the limit, else t scaled to that norm."""
-    total = neutral.sum(neutral.square(t), static(axes), keepdims=True)
-    return t * clip_norm / neutral.maximum(neutral.sqrt(total), clip_norm)
+    total = xp.sum(xp.square(t), static(axes), keepdims=True)
+    return t * clip_norm / xp.maximum(xp.sqrt(total), clip_norm)
 
 
 def clip_by_global_norm(
@@ -109,55 +111,61 @@ def clip_by_global_norm(
 ) -> tuple[list[Any], Tensor]:
     """The tensors scaled together, and the norm they had; an infinite one makes them NaN."""
     length = global_norm(t_list) if use_norm is None else use_norm
-    scale = clip_norm * neutral.minimum(neutral.divide(1.0, length), neutral.divide(1.0, clip_norm))
+    scale = clip_norm * xp.minimum(xp.divide(1.0, length), xp.divide(1.0, clip_norm))
     scale = scale + (length - length)
     return [None if t is None else t * scale for t in t_list], length
 
 
 def softmax(logits: Tensor, axis: Any) -> Tensor:
-    return neutral.softmax(logits, -1 if axis is None else static(axis))
+    return xp.softmax(logits, -1 if axis is None else static(axis))
 
 
 def log_softmax(logits: Tensor, axis: Any) -> Tensor:
-    return neutral.log_softmax(logits, -1 if axis is None else static(axis))
+    return xp.log_softmax(logits, -1 if axis is None else static(axis))
 
 
 def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
-    return -neutral.sum(neutral.multiply(labels, neutral.log_softmax(logits, axis)), axis)
+    return -xp.sum(xp.multiply(labels, xp.log_softmax(logits, axis)), axis)
 
 
 def batch_normalization(
     x: Tensor, mean: Any, variance: Any, offset: Any, scale: Any, variance_epsilon: Any
 ) -> Tensor:
-    inverse = neutral.rsqrt(neutral.add(variance, variance_epsilon))
+    inverse = xp.rsqrt(xp.add(variance, variance_epsilon))
     inverse = inverse if scale is None else inverse * scale
     return x * inverse + (-mean * inverse if offset is None else offset - mean * inverse)
 
 
-# --- running along an axis ---------------------------------------------------------------------------
+# --- running along an axis ------------------------------------------------------------------------
 def cumsum(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
     axis = index(static(axis))
-    return neutral.cumsum(moved(x, axis, reverse, 0.0) if exclusive else x, axis, reverse)
+    return xp.cumsum(moved(x, axis, reverse, 0.0) if exclusive else x, axis, reverse)
+
+
+def cumulative_logsumexp(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
+    axis = index(static(axis))
+    start = moved(x, axis, reverse, -math.inf) if exclusive else x
+    return xp.logcumsumexp(start, axis, reverse)
 
 
 def cumprod(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
     axis = index(static(axis))
     start = moved(x, axis, reverse, 1.0) if exclusive else x
     if not reverse:
-        return neutral.cumprod(start, axis)
-    return neutral.flip(neutral.cumprod(neutral.flip(start, axis), axis), axis)
+        return xp.cumprod(start, axis)
+    return xp.flip(xp.cumprod(xp.flip(start, axis), axis), axis)
 
 
 def moved(x: Tensor, axis: int, reverse: bool, fill: float) -> Tensor:
     """Return x moved one place along an axis, away from where the running starts."""
-    last = neutral.swapaxes(x, axis, -1)
-    wider = neutral.pad(last, ((0, 1) if reverse else (1, 0),), fill)
+    last = xp.swapaxes(x, axis, -1)
+    wider = xp.pad(last, ((0, 1) if reverse else (1, 0),), fill)
     kept = wider[..., 1:] if reverse else wider[..., :-1]
-    return neutral.swapaxes(kept, axis, -1)
+    return xp.swapaxes(kept, axis, -1)
 
 
 def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
-    return neutral.sort(values, index(static(axis)), direction == "DESCENDING")
+    return xp.sort(values, index(static(axis)), direction == "DESCENDING")
 
 
 def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> Extremes:
@@ -165,43 +173,41 @@ def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> Extremes:
     return Extremes(arrays.topk(input, index(static(k))).values)
 
 
-# --- products ----------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 def matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool, adjoint_a: bool,
            adjoint_b: bool, a_is_sparse: bool, b_is_sparse: bool, output_type: Any,
            *ignored: Any) -> Tensor:  # fmt: skip
     left = flipped(a) if transpose_a or adjoint_a else a
     right = flipped(b) if transpose_b or adjoint_b else b
-    product = neutral.matmul(left, right)
+    product = xp.matmul(left, right)
     return product if output_type is None else cast(product, output_type)
 
 
 def flipped(x: Any) -> Any:
     """Return a matrix transposed, a constant one too."""
-    return (
-        neutral.matrix_transpose(x) if isinstance(x, Value) else np.swapaxes(np.asarray(x), -2, -1)
-    )
+    return xp.matrix_transpose(x) if isinstance(x, Value) else np.swapaxes(np.asarray(x), -2, -1)
 
 
 def matvec(a: Any, b: Any, transpose_a: bool, adjoint_a: bool, *ignored: Any) -> Tensor:
-    return neutral.matmul(flipped(a) if transpose_a or adjoint_a else a, b)
+    return xp.matmul(flipped(a) if transpose_a or adjoint_a else a, b)
 
 
 def einsum(equation: str, *inputs: Any, optimize: Any = None, name: Any = None) -> Tensor:
-    return neutral.einsum(equation, *inputs)
+    return xp.einsum(equation, *inputs)
 
 
 def tensordot(a: Any, b: Any, axes: Any) -> Tensor:
-    return neutral.tensordot(a, b, static(axes))
+    return xp.tensordot(a, b, static(axes))
 
 
 # These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
 TAKES_SHAPES = (reduce_prod,)
 ALIASES: dict[Any, Handler] = {
-    tf.reduce_all: along(neutral.all), tf.reduce_any: along(neutral.any),
-    tf.reduce_logsumexp: along(neutral.logsumexp), tf.reduce_max: along(neutral.max),
-    tf.reduce_mean: along(neutral.mean), tf.reduce_min: along(neutral.min),
-    tf.reduce_prod: reduce_prod, tf.reduce_sum: along(neutral.sum),
-    tf.math.reduce_euclidean_norm: along(neutral.norm),
+    tf.reduce_all: along(xp.all), tf.reduce_any: along(xp.any),
+    tf.reduce_logsumexp: along(xp.logsumexp), tf.reduce_max: along(xp.max),
+    tf.reduce_mean: along(xp.mean), tf.reduce_min: along(xp.min),
+    tf.reduce_prod: reduce_prod, tf.reduce_sum: along(xp.sum),
+    tf.math.reduce_euclidean_norm: along(xp.norm),
     tf.math.reduce_std: along(standard_deviation), tf.math.reduce_variance: along(variance),
     tf.math.count_nonzero: count_nonzero, tf.nn.zero_fraction: zero_fraction,
     tf.nn.moments: moments, tf.nn.l2_loss: l2_loss, tf.norm: norm, tf.linalg.normalize: normalize,
@@ -210,6 +216,6 @@ ALIASES: dict[Any, Handler] = {
     tf.nn.softmax: softmax, tf.nn.log_softmax: log_softmax,
     tf.nn.softmax_cross_entropy_with_logits: softmax_cross_entropy,
     tf.nn.batch_normalization: batch_normalization, tf.cumsum: cumsum, tf.math.cumprod: cumprod,
-    tf.sort: sort, tf.math.top_k: top_k, tf.matmul: matmul, tf.linalg.matvec: matvec,
-    tf.tensordot: tensordot,
+    tf.math.cumulative_logsumexp: cumulative_logsumexp, tf.sort: sort, tf.math.top_k: top_k,
+    tf.matmul: matmul, tf.linalg.matvec: matvec, tf.tensordot: tensordot,
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """TensorFlow's dialect, shapes, what is made from a shape, and draws; see `capture.py`.
 
-A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `capture.py` fills in its defaults.
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `capture.py`
+fills in its defaults.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import tensorflow as tf
 
 from multigrad.capture import arrays, creation
 from multigrad.capture.symbols import SymbolicDType, SymbolicShape
-from multigrad.ir import neutral
-from multigrad.ir.record import NeedFact, Value, known_shape
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.axes import known_shape
+from multigrad.tracing.trace import NeedsConcrete, Value
 
 Tensor = Any
 Handler = Callable[..., Any]
 
 
 class Shape(SymbolicShape):
-    """What `tf.shape(x)` gives: a tensor for TensorFlow's own functions, which fixes the shape of a capture."""
+    """What `tf.shape(x)` gives: for TensorFlow's own functions a tensor, which fixes the shape."""
 
     __slots__ = ()
 
@@ -42,7 +44,7 @@ def shape(input: Any, out_type: Any) -> Any:
 
 
 def size(input: Any, out_type: Any) -> Any:
-    return len(input) if isinstance(input, SymbolicShape) else neutral.size(input)
+    return len(input) if isinstance(input, SymbolicShape) else xp.size(input)
 
 
 def rank(input: Tensor) -> int:
@@ -67,53 +69,53 @@ def broadcast_to(input: Tensor, shape: Any) -> Tensor:
 
 
 def expand_dims(input: Tensor, axis: Any) -> Tensor:
-    return neutral.expand_dims(input, index(static(axis)))
+    return xp.expand_dims(input, index(static(axis)))
 
 
 def squeeze(input: Tensor, axis: Any) -> Tensor:
     over = static(axis)
-    return neutral.squeeze(input, None if over == [] else over)
+    return xp.squeeze(input, None if over == [] else over)
 
 
 def transpose(a: Tensor, perm: Any, conjugate: bool) -> Tensor:
-    return neutral.permute_dims(a, static(perm))
+    return xp.permute_dims(a, static(perm))
 
 
 def matrix_transpose(a: Tensor, conjugate: bool) -> Tensor:
-    return neutral.matrix_transpose(a)
+    return xp.matrix_transpose(a)
 
 
 def reverse(tensor: Tensor, axis: Any) -> Tensor:
-    return neutral.flip(tensor, static(axis))
+    return xp.flip(tensor, static(axis))
 
 
 def roll(input: Tensor, shift: Any, axis: Any) -> Tensor:
-    return neutral.roll(input, static(shift), static(axis))
+    return xp.roll(input, static(shift), static(axis))
 
 
 def tile(input: Tensor, multiples: Any) -> Tensor:
-    return neutral.tile(input, static(multiples))
+    return xp.tile(input, static(multiples))
 
 
 def repeat(input: Tensor, repeats: Any, axis: Any) -> Tensor:
-    return neutral.repeat(input, static(repeats), axis)
+    return xp.repeat(input, static(repeats), axis)
 
 
 def pad(tensor: Tensor, paddings: Any, mode: str, constant_values: Any) -> Tensor:
     if mode.upper() != "CONSTANT":
         raise TypeError(f"pad in mode {mode!r}; 'CONSTANT' is known")
-    return neutral.pad(tensor, static(paddings), constant_values)
+    return xp.pad(tensor, static(paddings), constant_values)
 
 
 def concat(values: Sequence[Tensor], axis: Any) -> Tensor:
-    return neutral.concatenate(values, index(static(axis)))
+    return xp.concatenate(values, index(static(axis)))
 
 
 def stack(values: Sequence[Any], axis: int) -> Any:
     """Numbers, as the lengths of a shape, stay a list."""
     if all(isinstance(v, int) or is_length(v) for v in values):
         return list(values)
-    return neutral.stack(values, axis)
+    return xp.stack(values, axis)
 
 
 def is_length(value: Any) -> bool:
@@ -121,20 +123,20 @@ def is_length(value: Any) -> bool:
 
 
 def unstack(value: Tensor, num: Any, axis: int) -> list[Tensor]:
-    count = index(neutral.dim(value, axis) if num is None else num)
-    return [neutral.take(value, i, axis) for i in range(count)]
+    count = index(xp.dim(value, axis) if num is None else num)
+    return [xp.take(value, i, axis) for i in range(count)]
 
 
 def split(value: Tensor, num_or_size_splits: Any, axis: Any, num: Any) -> list[Tensor]:
     """Parts of one length, or of those given, of which one may be -1."""
     sizes, axis = static(num_or_size_splits), index(static(axis))
     if not isinstance(sizes, list | tuple):
-        whole = index(neutral.dim(value, axis))
+        whole = index(xp.dim(value, axis))
         if whole % sizes:
             raise TypeError(f"split of {whole} elements into {sizes} parts, which do not fit")
         sizes = [whole // sizes] * sizes
     elif -1 in sizes:
-        rest = index(neutral.dim(value, axis)) - sum(n for n in sizes if n != -1)
+        rest = index(xp.dim(value, axis)) - sum(n for n in sizes if n != -1)
         sizes = [rest if n == -1 else n for n in sizes]
     ends = np.cumsum(sizes).tolist()
     return [arrays.cut(value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
@@ -142,7 +144,7 @@ def split(value: Tensor, num_or_size_splits: Any, axis: Any, num: Any) -> list[T
 
 def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
     starts, lengths = static(begin), static(size)
-    return neutral.getitem(
+    return xp.getitem(
         input_,
         tuple(
             slice(start, None if n == -1 else start + n)
@@ -154,22 +156,22 @@ def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
 def gather(params: Tensor, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
     if batch_dims:
         raise TypeError("gather with batch_dims; take the elements with tf.where and a sum")
-    return neutral.take(params, static(indices), 0 if axis is None else index(static(axis)))
+    return xp.take(params, static(indices), 0 if axis is None else index(static(axis)))
 
 
 def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
     """A band around the diagonal of the last two axes; a negative width keeps that side whole."""
     lower, upper = index(static(num_lower)), index(static(num_upper))
-    band = input if lower < 0 else neutral.triu(input, -lower)
-    return band if upper < 0 else neutral.tril(band, upper)
+    band = input if lower < 0 else xp.triu(input, -lower)
+    return band if upper < 0 else xp.tril(band, upper)
 
 
 def trace(x: Tensor) -> Tensor:
-    return neutral.sum(band_part(x, 0, 0), (-2, -1))
+    return xp.sum(band_part(x, 0, 0), (-2, -1))
 
 
 def crelu(features: Tensor, axis: int) -> Tensor:
-    return neutral.concatenate([neutral.relu(features), neutral.relu(-features)], axis)
+    return xp.concatenate([xp.relu(features), xp.relu(-features)], axis)
 
 
 def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
@@ -178,7 +180,7 @@ def bias_add(value: Tensor, bias: Any, data_format: Any) -> Tensor:
     return value + bias
 
 
-# --- made from a shape -------------------------------------------------------------------------------
+# --- made from a shape -------------------------------------------------------------------------
 def zeros(shape: Any, dtype: Any) -> Tensor:
     return made(creation.zeros, tf.zeros, shape, dtype)
 
@@ -188,7 +190,7 @@ def ones(shape: Any, dtype: Any) -> Tensor:
 
 
 def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
-    """Make a tensor like the one whose shape is given, or by TensorFlow, where lengths are known."""
+    """Make a tensor like the one whose shape is given; where lengths are known, by TensorFlow."""
     if isinstance(shape, SymbolicShape):
         return make(shape.value, dtype)
     return function(lengths_of(shape), known_dtype(dtype))
@@ -197,19 +199,15 @@ def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
 def known_dtype(dtype: Any) -> Any:
     """Return a dtype for a constant tensor, which TensorFlow lets meet its own dtype only."""
     if isinstance(dtype, SymbolicDType):
-        raise NeedFact("dtype")
+        raise NeedsConcrete("dtype")
     return dtype
 
 
 def fill(dims: Any, value: Any) -> Tensor:
     if isinstance(dims, SymbolicShape):
-        return neutral.full_like(dims.value, value)
+        return xp.full_like(dims.value, value)
     lengths = lengths_of(dims)
-    return (
-        neutral.broadcast_to(value, lengths)
-        if isinstance(value, Value)
-        else tf.fill(lengths, value)
-    )
+    return xp.broadcast_to(value, lengths) if isinstance(value, Value) else tf.fill(lengths, value)
 
 
 def lengths_of(shape: Any) -> Any:
@@ -233,14 +231,14 @@ def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
 
 
 def normal(shape: Any, mean: Any, stddev: Any, dtype: Any, seed: Any) -> Tensor:
-    draw = neutral.randn_like(drawn_like(shape, seed))
+    draw = xp.randn_like(drawn_like(shape, seed))
     return draw if (mean, stddev) == (0.0, 1.0) else mean + stddev * draw
 
 
 def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tensor:
     if not isinstance(dtype, SymbolicDType) and tf.as_dtype(dtype).is_integer:
         raise TypeError("a uniform draw of integers; floor a draw of floats")
-    draw = neutral.rand_like(drawn_like(shape, seed))
+    draw = xp.rand_like(drawn_like(shape, seed))
     high = 1 if maxval is None else maxval
     return draw if (minval, high) == (0, 1) else minval + (high - minval) * draw
 
@@ -260,7 +258,7 @@ ALIASES: dict[Any, Handler] = {
     tf.shape: shape, tf.size: size, tf.rank: rank, tf.reshape: reshape,
     tf.broadcast_to: broadcast_to, tf.expand_dims: expand_dims, tf.squeeze: squeeze,
     tf.transpose: transpose, tf.linalg.matrix_transpose: matrix_transpose,
-    tf.linalg.adjoint: neutral.matrix_transpose, tf.reverse: reverse, tf.roll: roll, tf.tile: tile,
+    tf.linalg.adjoint: xp.matrix_transpose, tf.reverse: reverse, tf.roll: roll, tf.tile: tile,
     tf.repeat: repeat, tf.pad: pad, tf.concat: concat, tf.stack: stack, tf.unstack: unstack,
     tf.split: split, tf.slice: slice_of, tf.gather: gather, tf.linalg.band_part: band_part,
     tf.linalg.trace: trace, tf.nn.crelu: crelu, tf.nn.bias_add: bias_add, tf.zeros: zeros,

@@ -1,7 +1,8 @@
 """tf.function: a call-time guard in every traced graph, and `xg.jit`.
 
-A tf.function's cache cannot be keyed from outside, so each graph that depends on the rule in force outside of it, or on
-what a name means, captures a check: at every call it compares these with what its trace read, and raises.
+A tf.function's cache cannot be keyed from outside, so each graph that depends on the rule in force
+outside of it, or on what a name means, captures a check: at every call it compares these with what
+its trace read, and raises.
 """
 
 from __future__ import annotations
@@ -22,18 +23,28 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from tensorflow.python.saved_model import save_context
 
 from multigrad import registry
-from multigrad.activation import Activation
-from multigrad.context import CURRENT, Frame
+from multigrad.active.reads import Lookup
+from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError, TraceError
-from multigrad.jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
-from multigrad.reads import Lookup
+from multigrad.in_force.activation import Activation
+from multigrad.in_force.jit import (
+    Cut,
+    Hidden,
+    advance,
+    call_cut,
+    count_applied,
+    fixed,
+    hide,
+    reveal,
+)
 
 from . import random
-from .regions import entering_use
+from .regions import enter_use
 
 Tensor = Any
-# A frame's token, the graph in which its `use` was entered (None: eagerly), and the frame before it.
-Entry = tuple[str, Any, Frame]
+# The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before
+# it.
+Entry = tuple[str, Any, ActiveRules]
 ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
@@ -46,20 +57,22 @@ OURS = ("multigrad", "multigrad_tensorflow")
 autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CONVERSION_RULES)
 
 
-@contextmanager
-def mirror(token: str) -> Iterator[None]:
-    """Note in which graph a frame was entered: inside its own graph it is part of the trace."""
+def on_enter(token: str) -> Callable[[], None]:
+    """Note in which graph a `use` was entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     reset = ENTRIES.set((*ENTRIES.get(), (token, graph, CURRENT.get())))
-    try:
-        with entering_use():
-            yield
-    finally:
+    leave_use = enter_use()
+
+    def leave() -> None:
+        leave_use()
         ENTRIES.reset(reset)
 
+    return leave
 
-def guard(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
-    """Capture the check in the function being traced, and in those around it, as far as the rule comes from outside.
+
+def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
+    """Capture the check in the function being traced, and in those around it, as far as the rule
+    comes from outside.
 
     Raises:
         StaleTraceError: the rule was put in force before TensorFlow was imported.
@@ -75,23 +88,23 @@ def guard(x: Tensor, activation: Activation | None = None, scope: str = "activat
     inside: list[Any] = []
     for graph, check in find_checks():
         inside.append(graph)
-        frame = outside_of(inside, entries)
-        if getattr(frame, scope) is getattr(CURRENT.get(), scope) and check is not None:
-            check.words.setdefault(scope, frame.word(scope))
-        if activation is not None and check is not None:
-            check.traced.add(activation)
+        active = outside_of(inside, entries)
+        if getattr(active, scope) is getattr(CURRENT.get(), scope) and check is not None:
+            check.words.setdefault(scope, active.word(scope))
 
 
-def watch(holder: Any) -> None:
-    """Capture the check that what a layer holds still acts, or a name still means the same, whatever rule is in force."""
+def on_depend(holder: Any) -> None:
+    """Capture the check that what a layer holds still acts, or a name still means the same,
+    whatever rule is in force.
+    """
     if not tf.executing_eagerly() and not save_context.in_save_context():
         for _, check in find_checks():
             if check is not None:
                 check.traced.add(holder)
 
 
-def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> Frame:
-    """Return the frame in force around graphs that are being traced one inside of the other."""
+def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
+    """Return the active rules around graphs that are being traced one inside of the other."""
     for _, where, before in entries:
         if any(where is graph for graph in graphs):
             return before
@@ -99,10 +112,13 @@ def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> Frame:
 
 
 def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
-    """Yield the functions being traced, inner ones first, with their check; None: its function has one for it."""
+    """Yield the functions being traced, inner ones first, with their check; None: its function has
+    one for it.
+    """
     graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph):
-        # Branches and loop bodies are called by their function only, and XLA knows no captures of theirs.
+        # Branches and loop bodies are called by their function only, and XLA knows no captures of
+        # theirs.
         if isinstance(graph, ControlFlowFuncGraph):
             yield graph, None
         else:
@@ -119,11 +135,11 @@ def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
 
 def is_exporting() -> bool:
     """Return whether the outermost graph is traced to be written, and never called."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(EXPORTERS):
+    active = sys._getframe(1)
+    while active is not None:
+        if active.f_globals.get("__name__", "").startswith(EXPORTERS):
             return True
-        frame = frame.f_back
+        active = active.f_back
     return False
 
 
@@ -135,17 +151,21 @@ def make_nothing() -> Tensor:
 
 
 class FrameSpec(tf.TensorSpec):
-    """The type of a captured value; TensorFlow casts to it at each call, and that is when it checks.
+    """The type of a captured value; TensorFlow casts to it at each call, and that is when it
+    checks.
 
-    A call from another graph that is being traced casts too: a function may have been traced under another rule.
+    A call from another graph that is being traced casts too: a function may have been traced under
+    another rule.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__([0], tf.float32)
-        # The rule in force outside of the graph, by scope; a scope that nothing in it depends on is left out.
+        # The rule in force outside of the graph, by scope; a scope that nothing in it depends on is
+        # left out.
         self.words: dict[str, str] = {}
         self.function = name
-        # What acts in the graph, and what names meant; kept, for its word that another has taken its place.
+        # What layers held in the graph, and what names meant; each says when another has taken its
+        # place.
         self.traced: set[Any] = set()
 
     def most_specific_common_supertype(self, others: Any) -> Any:
@@ -163,35 +183,38 @@ class FrameSpec(tf.TensorSpec):
             StaleTraceError: another rule is in force than when the function was traced.
             TraceError: it is called in a graph that is written to a file that can hold no check.
         """
-        frame = CURRENT.get()
+        active = CURRENT.get()
         for scope, word in self.words.items():
-            if frame.word(scope) != word and not save_context.in_save_context():
+            if active.word(scope) != word and not save_context.in_save_context():
                 raise StaleTraceError(
                     f"tf.function {self.function!r} was traced under {describe(word)}, now "
-                    f"{describe(frame.word(scope))} is in force. Compile with xg.jit(fn), which retraces, or put "
-                    f"`with xg.use(...)` inside the function. In Keras, call model.make_train_function(force=True) "
-                    f"before fit, or give the rule to the layer"
+                    f"{describe(active.word(scope))} is in force. Compile with xg.jit(fn), which "
+                    "retraces, or put `with xg.use(...)` inside the function. In Keras, call "
+                    "model.make_train_function(force=True) before fit, or give the rule to the "
+                    "layer"
                 )
         for each in self.traced:
             if each.superseded:
                 raise StaleTraceError(f"tf.function {self.function!r} {explain(each)}")
         if not tf.executing_eagerly() and is_exporting():
             raise TraceError(
-                f"a model that is exported without gradients calls tf.function {self.function!r}, whose check of the "
-                f"rule in force would be an input of the file: call the function without tf.function, or export a "
-                f"SavedModel"
+                f"a model that is exported without gradients calls tf.function {self.function!r}, "
+                "whose check of the rule in force would be an input of the file: call the "
+                "function without tf.function, or export a SavedModel"
             )
         if value is make_nothing():
             return value
         return super().cast(value, casting_context)  # pyright: ignore[reportAttributeAccessIssue]
 
     def to_tensors(self, value: Tensor) -> list[Tensor]:
-        """Return the value, which TensorFlow has just cast; by default it would be cast, so checked, once more."""
+        """Return the value, which TensorFlow has just cast; by default it would be cast, so
+        checked, once more.
+        """
         return [value]
 
 
 def describe(token: str) -> str:
-    """Return a frame's token as words."""
+    """Return the active rules' token as words."""
     return f"the rule {token!r}" if token else "no rule"
 
 
@@ -200,13 +223,13 @@ def explain(holder: Any) -> str:
     advice = "trace it anew. In Keras, call model.make_train_function(force=True) before fit"
     if isinstance(holder, Lookup):
         return (
-            f"was traced before the rule {holder.name!r} was redefined: compile with xg.jit(fn), which "
-            f"retraces, or {advice}"
+            f"was traced before the rule {holder.name!r} was redefined: compile with xg.jit(fn), "
+            f"which retraces, or {advice}"
         )
     return f"was traced before a layer in it was given another rule, function or backend: {advice}"
 
 
-# --- xg.jit ------------------------------------------------------------------------------------------
+# --- xg.jit ---------------------------------------------------------------------------------------
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -221,8 +244,8 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
                 compiled[key] = _Compiled(fn, options, rules)
             return compiled[key](rules, args, kwargs)
 
-        guard(None)  # in a graph around this one, what is hidden here is constant
-        guard(None, None, "params")
+        on_read(None)  # in a graph around this one, what is hidden here is constant
+        on_read(None, None, "params")
         return call_cut(CURRENT.get(), call_once)
 
     return call
@@ -242,19 +265,20 @@ class _Compiled:
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
-            frame = reveal(rules, _from_tensors(hide(rules), list(hidden)))
-            with _in_force(frame):
+            active = reveal(rules, _from_tensors(hide(rules), list(hidden)))
+            with _in_force(active):
                 result = converted(*args, **kwargs)
-            self.applied = count_applied(frame)
+            self.applied = count_applied(active)
             return result, tf.constant(self.applied) if any(self.applied) else None
 
         self.run = tf.function(run, autograph=False, **options)
 
     def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
-        with _in_force(Frame(token="xg.jit")):
+        with _in_force(ActiveRules(token="xg.jit")):
             result, applied = self.run(_as_tensors(hide(rules)), args, kwargs)
         if applied is not None:
-            # In a graph around this one the number is not known, but there the last trace is this call's.
+            # In a graph around this one the number is not known, but there the last trace is this
+            # call's.
             eagerly = tf.executing_eagerly()
             advance(rules, tuple(applied.numpy().tolist()) if eagerly else self.applied)
         return result
@@ -267,7 +291,7 @@ def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_tensors(hidden: tuple[Hidden, Hidden]) -> list[Tensor]:
-    """Return what is hidden as a flat list: for each rule the numbers, then the key and the count."""
+    """Return what is hidden as a flat list: each rule's numbers, then the key and the count."""
     tensors = []
     for rule in hidden:
         tensors += [
@@ -292,10 +316,11 @@ def _from_tensors(hidden: tuple[Hidden, Hidden], tensors: list[Tensor]) -> tuple
 
 
 @contextmanager
-def _in_force(frame: Frame) -> Iterator[None]:
-    with mirror(frame.token):
-        reset = CURRENT.set(frame)
-        try:
-            yield
-        finally:
-            CURRENT.reset(reset)
+def _in_force(active: ActiveRules) -> Iterator[None]:
+    leave = on_enter(active.token)
+    reset = CURRENT.set(active)
+    try:
+        yield
+    finally:
+        CURRENT.reset(reset)
+        leave()

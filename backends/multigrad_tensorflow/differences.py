@@ -1,4 +1,4 @@
-"""What TensorFlow's kernels do differently (2.21, CPU); see `multigrad/lowering/differences.py`."""
+"""What TensorFlow's kernels do differently (2.21, CPU); see `multigrad/backend/differences.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.lowering.differences import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
+from multigrad.backend import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
 
 MEASURED = "tensorflow 2.21"
 POW = "Eigen's vectorized pow, the worse the larger the exponent"
@@ -60,9 +60,11 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.math.cumprod", "float16, bfloat16", "5 and 37 over 1,001 factors"),
     Mended("tf.reduce_prod", "float16, bfloat16", "12 and 38 over 1,001 factors"),
     Mended("tf.nn.softmax", "float16", "1.8, not rounded once"),
-    Mended("tf.sort, argsort, argmax", "all", "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as sorted"),
+    Mended("tf.sort, argsort, argmax", "all", "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as "
+                                              "sorted"),
     Mended("tf.pad in tf.vectorized_map", "all", "drops its constant_values"),
-    Mended("tf.math.cumprod, its gradient", "all", "wrong at a zero: [1, 0, 0] for [2, 0, 4], where it is [1, 10, 0]"),
+    Mended("tf.math.cumprod, its gradient", "all", "wrong at a zero: [1, 0, 0] for [2, 0, 4], "
+                                                   "where it is [1, 10, 0]"),
     Mended("tf.reduce_logsumexp, its gradient", "all", "NaN over -inf alone; ours is 0"),
 )  # fmt: skip
 DIFFERENCES = Differences(KEPT, MENDED, MEASURED)

@@ -1,7 +1,9 @@
-"""TensorFlow's own dispatcher, for calls that no stand-in sees: of a function that an object of a library holds.
+"""TensorFlow's own dispatcher, for calls that no stand-in sees: of a function that an object of a
+library holds.
 
-It is a fallback: TensorFlow asks it after its function has refused the arguments with a TypeError or ValueError, as it
-does for a symbolic value. A function that calls others may be asked about from the inside out.
+It is a fallback: TensorFlow asks it after its function has refused the arguments with a TypeError
+or ValueError, as it does for a symbolic value. A function that calls others may be asked about from
+the inside out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.capture.dialect import record_call
-from multigrad.ir.record import Value
+from multigrad.tracing.trace import Value
 
 # Functions of TensorFlow call these on their arguments, before what they are about.
 ASKED_INSIDE = (tf.rank, tf.shape, tf.size)
@@ -22,7 +24,8 @@ class Dispatcher(tf.__internal__.dispatch.GlobalOpDispatcher):
     """Records a captured function that was called with symbolic values.
 
     Attributes:
-        public: by each function that a public one of the table wraps, and by itself, the public one.
+        public: by each function that a public one of the table wraps, and by itself, the public
+            one.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:

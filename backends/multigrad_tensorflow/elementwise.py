@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad import random
-from multigrad.ir import ops
-from multigrad.ir.ops import Op
-from multigrad.ir.special_pullbacks import MILLS_FROM, inverse_mills
+from multigrad import ops, random
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
+from multigrad.ops.special import MILLS_FROM, inverse_mills
 
 from .random import NAMESPACE
 
@@ -47,7 +47,7 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def fitted(a: Any, b: Any) -> Any:
-    """A number that comes first in the dtype of what follows: in a graph TensorFlow makes it int32 or float32."""
+    """A number that comes first in the dtype of what follows; a graph takes int32 or float32."""
     return tf.constant(a, b.dtype) if isinstance(a, bool | int | float) and tf.is_tensor(b) else a
 
 
@@ -63,7 +63,8 @@ def power(a: Any, b: Any) -> Tensor:
     result = tf.pow(fitted(a, b), b)
     if isinstance(b, int | float) and b == 2:
         return result
-    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between them.
+    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between
+    # them.
     return tf.where(tf.math.is_nan(result), result + result, result)
 
 
@@ -104,7 +105,8 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
 
 
 def erf(x: Tensor) -> Tensor:
-    # tensorflow 2.21: the float64 kernel gives NaN where the square of x overflows; erf(6) rounds to 1.
+    # tensorflow 2.21: the float64 kernel gives NaN where the square of x overflows; erf(6) rounds
+    # to 1.
     return tf.math.erf(clip(x, -6.0, 6.0) if x.dtype == tf.float64 else x)
 
 
@@ -180,11 +182,6 @@ def atan2(a: Tensor, b: Tensor) -> Tensor:
     # tensorflow 2.21: pi / 4 for a subnormal number over zero.
     a, b = (tf.where(tf.abs(x) < TINY[x.dtype], 0.0 * x, x) for x in (a, b))
     return tf.atan2(a, b)
-
-
-@widened
-def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    return a + weight * (b - a)
 
 
 @widened
@@ -293,9 +290,7 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     return tf.where(inside, values, outside)
 
 
-def nan_to_num(
-    x: Tensor, *, nan: float, posinf: float | None, neginf: float | None
-) -> Tensor:  # fmt: skip
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
     above = x.dtype.max if posinf is None else tf.constant(posinf, x.dtype)
     below = x.dtype.min if neginf is None else tf.constant(neginf, x.dtype)
     finite = tf.where(x == math.inf, above, tf.where(x == -math.inf, below, x))
@@ -314,11 +309,10 @@ def right_shift(a: Any, b: Any) -> Tensor:
 
 
 OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
     ops.EQ: equal,
     ops.NE: not_equal,
     ops.POW: power,
-    ops.MAXIMUM: maximum,
-    ops.MINIMUM: minimum,
     ops.ABS: tf.abs,
     ops.SIGN: tf.sign,
     ops.SQUARE: tf.square,
@@ -328,7 +322,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.FLOOR: tf.floor,
     ops.CEIL: tf.math.ceil,
     ops.ROUND: tf.round,
-    ops.TRUNC: trunc,
     ops.EXP: tf.exp,
     ops.EXPM1: tf.math.expm1,
     ops.LOG: tf.math.log,
@@ -337,53 +330,42 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.COS: tf.cos,
     ops.ATAN: tf.atan,
     ops.TANH: tf.tanh,
-    ops.ERF: erf,
-    ops.FRAC: frac,
-    ops.CBRT: cbrt,
-    ops.FLOOR_DIVIDE: floor_divide,
-    ops.REMAINDER: remainder,
-    ops.FMOD: fmod,
-    ops.FMAX: fmax,
-    ops.FMIN: fmin,
-    ops.COPYSIGN: copysign,
-    ops.HYPOT: hypot,
-    ops.ATAN2: atan2,
-    ops.LERP: lerp,
-    ops.EXP2: exp2,
-    ops.LOG2: log2,
-    ops.LOG10: log10,
-    ops.LOGADDEXP: logaddexp,
-    ops.XLOGY: xlogy,
-    ops.XLOG1PY: xlog1py,
     ops.TAN: tf.tan,
     ops.ASIN: tf.asin,
     ops.ACOS: tf.acos,
-    ops.SINC: sinc,
-    ops.DEG2RAD: deg2rad,
-    ops.RAD2DEG: rad2deg,
     ops.SINH: tf.sinh,
     ops.COSH: tf.cosh,
     ops.ASINH: tf.asinh,
     ops.ACOSH: tf.acosh,
     ops.ATANH: tf.atanh,
     ops.ERFC: tf.math.erfc,
-    ops.ERFINV: erfinv,
-    ops.NDTR: ndtr,
-    ops.NDTRI: ndtri,
-    ops.LOG_NDTR: log_ndtr,
-    ops.LGAMMA: lgamma,
-    ops.DIGAMMA: digamma,
-    ops.POLYGAMMA: polygamma,
-    ops.SIGNBIT: signbit,
-    ops.NAN_TO_NUM: nan_to_num,
     ops.BITWISE_LEFT_SHIFT: left_shift,
     ops.BITWISE_RIGHT_SHIFT: right_shift,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
-    ops.CLIP: clip,
-    ops.WHERE: where,
-    ops.CAST: cast,
-    ops.FULL_LIKE: full_like,
     ops.STOP_GRADIENT: tf.stop_gradient,
 }
+NAMES = """
+    add: add raw.Add raw.AddV2; sub: subtract raw.Sub; mul: multiply scalar_mul raw.Mul;
+    div: divide realdiv truediv raw.Div raw.RealDiv; neg: negative raw.Neg; pow: pow raw.Pow;
+    square: square raw.Square; sqrt: sqrt raw.Sqrt; rsqrt: math.rsqrt raw.Rsqrt;
+    reciprocal: math.reciprocal raw.Reciprocal; maximum: maximum raw.Maximum;
+    minimum: minimum raw.Minimum; abs: abs raw.Abs; sign: sign raw.Sign; floor: floor raw.Floor;
+    ceil: math.ceil raw.Ceil; round: math.rint round raw.Rint raw.Round;
+    remainder: math.floormod raw.FloorMod; fmod: truncatemod; atan2: atan2 raw.Atan2;
+    exp: exp raw.Exp; expm1: math.expm1 raw.Expm1; log: math.log raw.Log;
+    log1p: math.log1p raw.Log1p; xlogy: math.xlogy raw.Xlogy; xlog1py: math.xlog1py raw.Xlog1py;
+    sin: sin raw.Sin; cos: cos raw.Cos; tan: tan raw.Tan; asin: asin raw.Asin; acos: acos raw.Acos;
+    atan: atan raw.Atan; sinh: sinh raw.Sinh; cosh: cosh raw.Cosh; tanh: tanh raw.Tanh;
+    asinh: asinh raw.Asinh; acosh: acosh raw.Acosh; atanh: atanh raw.Atanh; erf: math.erf raw.Erf;
+    erfc: math.erfc raw.Erfc; erfinv: math.erfinv raw.Erfinv; ndtri: math.ndtri raw.Ndtri;
+    lgamma: math.lgamma raw.Lgamma; digamma: math.digamma raw.Digamma; lt: less raw.Less;
+    le: less_equal raw.LessEqual; gt: greater raw.Greater; ge: greater_equal raw.GreaterEqual;
+    eq: equal; ne: not_equal; and: logical_and raw.LogicalAnd; or: logical_or raw.LogicalOr;
+    xor: math.logical_xor; not: logical_not raw.LogicalNot; isnan: math.is_nan raw.IsNan;
+    isinf: math.is_inf raw.IsInf; isfinite: math.is_finite raw.IsFinite;
+    bitwise_and: bitwise.bitwise_and; bitwise_or: bitwise.bitwise_or;
+    bitwise_xor: bitwise.bitwise_xor; bitwise_invert: bitwise.invert;
+    bitwise_left_shift: bitwise.left_shift; bitwise_right_shift: bitwise.right_shift; stop_gradient
+"""

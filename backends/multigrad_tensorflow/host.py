@@ -1,7 +1,8 @@
 """What runs in another framework, inside of TensorFlow: a custom gradient around it.
 
-Eager code lends its memory at once and keeps the guest's pullback. A graph calls back by `tf.py_function`, on threads of
-TensorFlow's that see no ContextVar, so all that is needed is closed over; XLA has no such callback.
+Eager code lends its memory at once and keeps the guest's pullback. A graph calls back by
+`tf.py_function`, on threads of TensorFlow's that see no ContextVar, so all that is needed is closed
+over; XLA has no such callback.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ from tensorflow.python.eager import record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from multigrad.bridging.foreign import Foreign, Kind, make_zeros
-from multigrad.lowering.lent import Lent
+from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
 
 from . import bridge as transfer
 from .attach import custom_gradient, localize, run_forward
 
 Tensor: TypeAlias = Any
-Call: TypeAlias = Callable[[Sequence[Lent]], list[Lent]]
+Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]
 
 
-def bridge(foreign: Foreign, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Apply what runs in another framework; its gradient flows back in TensorFlow's autodiff.
 
     Raises:
@@ -35,95 +35,94 @@ def bridge(foreign: Foreign, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """
     tensors = tuple(map(localize, tensors))
     if not tf.executing_eagerly():
-        refuse_xla(foreign)
+        refuse_xla(guest)
     elif not record.could_possibly_record() and not pack_tangents(tensors).tangents:
         return tuple(
-            transfer.borrow(y, foreign.owns)
-            for y in foreign.run([transfer.lend(x) for x in tensors])
+            transfer.borrow(y, guest.owns) for y in guest.run([transfer.lend(x) for x in tensors])
         )
 
     @custom_gradient
     def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
         if pack_tangents(inputs).tangents:
-            raise foreign.refusal("has no forward mode")
+            raise guest.refusal("has no forward mode")
         if tf.executing_eagerly():
-            lent, pull = foreign.record([transfer.lend(x) for x in inputs])
-            outputs = tuple(transfer.borrow(y, foreign.owns) for y in lent)
-            return outputs, pull_eagerly(foreign, pull, inputs, outputs)
-        outputs = run_forward(stage_forward(foreign), *inputs)
-        return outputs, pull_staged(foreign, inputs, outputs)
+            lent, pull = guest.record([transfer.lend(x) for x in inputs])
+            outputs = tuple(transfer.borrow(y, guest.owns) for y in lent)
+            return outputs, pull_eagerly(guest, pull, inputs, outputs)
+        outputs = run_forward(stage_forward(guest), *inputs)
+        return outputs, pull_staged(guest, inputs, outputs)
 
     return function(*tensors)
 
 
 def pull_eagerly(
-    foreign: Foreign, pull: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+    guest: Guest, pull: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
 ) -> Callable[..., Any]:
     """Return the backward that the guest has kept, for values or for a graph around the tape."""
-    recompute = pull_staged(foreign, inputs, outputs)
+    recompute = pull_staged(guest, inputs, outputs)
 
     def backward(*cotangents: Any) -> list[Tensor | None]:
         if not tf.executing_eagerly():
             return recompute(*cotangents)
-        given = receive(foreign, cotangents, outputs)
+        given = receive(guest, cotangents, outputs)
         found = pull([None if c is None else transfer.lend(c) for c in given])
-        once = refuse_derivative(foreign)
+        once = refuse_derivative(guest)
         held = (*inputs, *(c for c in given if c is not None))
-        return [None if g is None else once(transfer.borrow(g, foreign.owns), *held) for g in found]
+        return [None if g is None else once(transfer.borrow(g, guest.owns), *held) for g in found]
 
     return backward
 
 
 def pull_staged(
-    foreign: Foreign, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+    guest: Guest, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
 ) -> Callable[..., Any]:
     """Return the backward of a graph: it begins from the inputs again."""
 
     def backward(*cotangents: Any) -> list[Tensor | None]:
-        given = receive(foreign, cotangents, outputs)
+        given = receive(guest, cotangents, outputs)
         carried = [c for c in given if c is not None]
         carries = [c is not None for c in given]
-        once = refuse_derivative(foreign)
+        once = refuse_derivative(guest)
 
-        def call(lent: Sequence[Lent]) -> list[Lent]:
+        def call(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
             rest = iter(lent[len(inputs) :])
             upstream = [next(rest) if each else None for each in carries]
-            found = foreign.gradients(lent[: len(inputs)], upstream)
-            return [found[i] or make_zeros(lent[i].shape, lent[i].dtype) for i in foreign.wrt]
+            found = guest.gradients(lent[: len(inputs)], upstream)
+            return [found[i] or make_zeros(lent[i].shape, lent[i].dtype) for i in guest.wrt]
 
-        wrt = [inputs[i] for i in foreign.wrt]
+        wrt = [inputs[i] for i in guest.wrt]
         results = call_back(
-            call, (*inputs, *carried), [(x.shape, x.dtype) for x in wrt], foreign.owns
+            call, (*inputs, *carried), [(x.shape, x.dtype) for x in wrt], guest.owns
         )
         held = (*inputs, *carried)
-        found = {i: once(g, *held) for i, g in zip(foreign.wrt, results, strict=True)}
+        found = {i: once(g, *held) for i, g in zip(guest.wrt, results, strict=True)}
         return [found.get(i) for i in range(len(inputs))]
 
     return backward
 
 
 def receive(
-    foreign: Foreign, cotangents: Sequence[Any], outputs: Sequence[Tensor]
+    guest: Guest, cotangents: Sequence[Any], outputs: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Return the cotangents of the outputs that carry a gradient."""
     return [
         (tf.zeros_like(y) if c is None else tf.convert_to_tensor(c))
-        if foreign.carries(i, y.dtype.name)
+        if guest.carries(i, y.dtype.name)
         else None
         for i, (c, y) in enumerate(zip(cotangents, outputs, strict=True))
     ]
 
 
-def stage_forward(foreign: Foreign) -> Callable[..., tuple[Tensor, ...]]:
+def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
     """Return forward as an op of the graph that is being built."""
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-        if foreign.like is not None:
-            types = [(inputs[i].shape, inputs[i].dtype) for i in foreign.like]
+        if guest.like is not None:
+            types = [(inputs[i].shape, inputs[i].dtype) for i in guest.like]
         else:
-            found = foreign.infer([kind_of(foreign, x) for x in inputs])
+            found = guest.infer([kind_of(guest, x) for x in inputs])
             types = [(tf.TensorShape(shape), tf.as_dtype(dtype)) for shape, dtype in found]
-        return call_back(foreign.run, inputs, types, foreign.owns)
+        return call_back(guest.run, inputs, types, guest.owns)
 
     return forward
 
@@ -142,34 +141,35 @@ def call_back(
     return tuple(outputs)
 
 
-def kind_of(foreign: Foreign, x: Tensor) -> Kind:
+def kind_of(guest: Guest, x: Tensor) -> Kind:
     """Return a tensor's shape and dtype, as far as the graph knows them.
 
     Raises:
         UnsupportedOp: it has any number of axes.
     """
     if x.shape.rank is None:
-        raise foreign.unsupported(
+        raise guest.unsupported(
             "a graph", "the number of axes of its input is unknown; use tf.ensure_shape"
         )
     return tuple(x.shape), x.dtype.name
 
 
-def refuse_derivative(foreign: Foreign) -> Callable[..., Tensor]:
+def refuse_derivative(guest: Guest) -> Callable[..., Tensor]:
     """Return the identity on its first argument, which raises where a derivative of it is taken."""
 
     @tf.custom_gradient
     def once(gradient: Tensor, *others: Tensor) -> tuple[Tensor, Callable[..., Any]]:
         def refuse(upstream: Tensor) -> Any:
-            raise foreign.refusal()
+            raise guest.refusal()
 
         return tf.identity(gradient), refuse
 
     return once
 
 
-def refuse_xla(foreign: Foreign) -> None:
-    """Raise where a function that is being traced is one for XLA, before XLA says so in its own words.
+def refuse_xla(guest: Guest) -> None:
+    """Raise where a function that is being traced is one for XLA, before XLA says so in its own
+    words.
 
     Raises:
         UnsupportedOp: XLA is to compile it.
@@ -180,9 +180,9 @@ def refuse_xla(foreign: Foreign) -> None:
         if isinstance(owner, polymorphic_function.Function) and getattr(
             owner, "_jit_compile", None
         ):
-            raise foreign.unsupported(
+            raise guest.unsupported(
                 "TensorFlow's XLA",
-                "compile with jit_compile=False (a Keras model: model.compile(..., jit_compile=False)), or "
-                "run it in TensorFlow (backend=None)",
+                "compile with jit_compile=False (a Keras model: model.compile(..., "
+                "jit_compile=False)), or run it in TensorFlow (backend=None)",
             )
         frame = frame.f_back

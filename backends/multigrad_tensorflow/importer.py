@@ -1,7 +1,8 @@
 """`tf.custom_gradient` functions, unchanged, as recipes of a Function for every framework.
 
-TensorFlow hands the gradient function one cotangent for each tensor of the outputs, and takes a flat list of gradients.
-A function that reads a `tf.Variable` runs as it is, on TensorFlow: its gradient function gets `variables`.
+TensorFlow hands the gradient function one cotangent for each tensor of the outputs, and takes a
+flat list of gradients. A function that reads a `tf.Variable` runs as it is, on TensorFlow: its
+gradient function gets `variables`.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
+from multigrad.calls.arguments import read_parameters, signature_of
+from multigrad.calls.recipe import Recorded
+from multigrad.calls.variables import asked_variables, deliver
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.interception import Interception
+from multigrad.capture.signature import name_of
 from multigrad.capture.stand_ins import holds
 from multigrad.errors import GradientError
-from multigrad.functions.arguments import read_parameters, signature_of
 from multigrad.functions.function import Function
-from multigrad.functions.record import Recorded
-from multigrad.functions.variables import asked_variables, deliver
-from multigrad.ir.record import Trace, Value
-from multigrad.rule import name_of
+from multigrad.recipes.record import CodeRecipe
+from multigrad.tracing.trace import Trace, Value
 
 from .regions import FIRST
 
@@ -44,7 +46,9 @@ PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
 
 @dataclass(slots=True)
 class Recording:
-    """One run on symbolic values: of which function, and whether that refers to its decorated self."""
+    """One run on symbolic values: of which function, and whether that refers to its decorated
+    self.
+    """
 
     function: Callable[..., Any]
     refers_to_itself: bool = False
@@ -56,7 +60,7 @@ RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVa
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TensorflowRecipe:
+class TensorflowRecipe(CodeRecipe):
     """A function that returns its outputs and, in TensorFlow's form, their gradient function."""
 
     function: Callable[..., Any]
@@ -81,7 +85,8 @@ class TensorflowRecipe:
         return self.original(*args, **kwargs)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        # Its functions are prepared here, and what they refer to: perhaps the decorated function itself.
+        # Its functions are prepared here, and what they refer to: perhaps the decorated function
+        # itself.
         recording = Recording(self.function)
         reset = RECORDING.set((*RECORDING.get(), recording))
         try:
@@ -101,8 +106,9 @@ class TensorflowRecipe:
         if watcher.watched_variables() and not takes_variables(grad):
             names = ", ".join(repr(variable.name) for variable in watcher.watched_variables())
             raise TypeError(
-                f"function {self.name!r} reads a tf.Variable ({names}), so its gradient function must take "
-                f"the keyword argument 'variables' and return (gradients, gradients of the variables)"
+                f"function {self.name!r} reads a tf.Variable ({names}), so its gradient function "
+                "must take the keyword argument 'variables' and return (gradients, gradients of "
+                "the variables)"
             )
 
         def pull(upstream: Any) -> Any:
@@ -128,15 +134,18 @@ def import_function(f: Any) -> TensorflowRecipe:
         if hasattr(f, "python_function"):
             advice = "; give the function inside of tf.function"
         elif callable(f):
-            advice = "; a function that returns (outputs, grad) without the decorator is for xg.custom_gradient"
+            advice = (
+                "; a function that returns (outputs, grad) without the decorator is for "
+                "xg.custom_gradient"
+            )
         raise TypeError(
             f"expected a function decorated with tf.custom_gradient, got {given}{advice}"
         )
     function = f._f
     if getattr(function, "__code__", None) is FIRST:
         raise TypeError(
-            f"{name_of(f)!r} is made by tf.recompute_grad, which has the true derivative and only saves "
-            f"memory; give the function inside of it, f.__wrapped__, to xg.function"
+            f"{name_of(f)!r} is made by tf.recompute_grad, which has the true derivative and only "
+            "saves memory; give the function inside of it, f.__wrapped__, to xg.function"
         )
     if getattr(function, "__code__", None) is PASS_THROUGH:
         function = pass_through(f.__wrapped__)
@@ -144,7 +153,7 @@ def import_function(f: Any) -> TensorflowRecipe:
 
 
 def with_own_gradient(f: Any) -> Function | None:
-    """Return what stands in for a decorated function where another is captured; None inside of itself."""
+    """Return what stands in for a decorated function where another is captured; None inside it."""
     own = getattr(f._f, "__func__", f._f)
     for recording in RECORDING.get():
         if own is getattr(recording.function, "__func__", recording.function):
@@ -175,7 +184,7 @@ INTERCEPTIONS = (Interception(DECORATED, "__call__", call_decorated),)
 
 
 def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what `tf.grad_pass_through` decorates: a forward whose gradient is that of an identity."""
+    """Return what `tf.grad_pass_through` decorates: a forward with the gradient of an identity."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         def grad(*cotangents: Any, variables: Any = ()) -> Any:
@@ -195,13 +204,16 @@ def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
         given = "None" if result is None else f"a {type(result).__name__}"
         raise GradientError(
-            f"function {name!r} returned {given}; expected (outputs, grad_fn), as tf.custom_gradient does"
+            f"function {name!r} returned {given}; expected (outputs, grad_fn), as "
+            "tf.custom_gradient does"
         )
     return result[0], result[1]
 
 
 def spread(outputs: Any, upstream: Any) -> list[Any]:
-    """Return one cotangent for each leaf of the outputs, as TensorFlow hands them over; zero for what is no tensor."""
+    """Return one cotangent for each leaf of the outputs, as TensorFlow hands them over; zero for
+    what is no tensor.
+    """
     pairs = zip(
         optree.tree_leaves(outputs, none_is_leaf=True),
         optree.tree_leaves(upstream, none_is_leaf=True),

@@ -13,7 +13,8 @@ import tensorflow as tf
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Return what a function returns, run eagerly.
 
-    While a graph is built it runs on a thread of its own: `tf.init_scope` would stop tapes that begin inside of it too.
+    While a graph is built it runs on a thread of its own: `tf.init_scope` would stop tapes that
+    begin inside of it too.
     """
     if tf.executing_eagerly():
         return run()

@@ -1,7 +1,7 @@
-"""TensorFlow's rows of the ordering family: op to callable.
+"""TensorFlow's rows of the ordering family, each function named as its op.
 
-Its sorts and searches compare integers here, made of the bits of the floats in their order: with floats its
-kernels leave NaN anywhere (2.21). Ranks must be known while tracing; lengths need not be.
+Its sorts and searches compare integers here, made of the bits of the floats in their order: with
+floats its kernels leave NaN anywhere (2.21). Ranks must be known while tracing; lengths need not.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.ir import ops
-from multigrad.ir.op import Op
+from multigrad.backend import rows_of
 
-from .elementwise import accumulated
+from .elementwise import accumulated, logaddexp
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -55,6 +54,31 @@ def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
 @lifted
 def cumprod(x: Tensor, *, axis: int) -> Tensor:
     return tf.cast(tf.math.cumprod(accumulated(x), axis), x.dtype)
+
+
+@lifted
+def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    return along(logaddexp, accumulated(x), axis, reverse, x.dtype)
+
+
+@lifted
+def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    def combine(later: Tensor, earlier: Tensor) -> Tensor:
+        (value, own), (total, y) = tf.unstack(later), tf.unstack(earlier)
+        share = tf.where(own == y, tf.ones_like(y), tf.exp(tf.minimum(own - y, 0.0)))
+        return tf.stack([value + share * total, own])
+
+    pair = tf.stack([accumulated(values), accumulated(y)])
+    return along(combine, pair, range(values.shape.rank)[axis] + 1, reverse, values.dtype)[0]
+
+
+def along(
+    combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, axis: int, reverse: bool, dtype: Any
+) -> Tensor:
+    """Combine each element with all before it along an axis (`reverse`: after it)."""
+    x = swap_last(x, axis)
+    sums = tf.reverse(scan(combine, tf.reverse(x, [-1])), [-1]) if reverse else scan(combine, x)
+    return tf.cast(swap_last(sums, axis), dtype)
 
 
 @lifted
@@ -211,10 +235,6 @@ def neighbors(length: Any, q: float) -> tuple[Tensor, Tensor]:
     return tf.cast(low, tf.int32), place - low
 
 
-def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return quantile(x, axis=axis, keepdims=keepdims, q=0.5)
-
-
 def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
     if x.shape.rank == 0:
         return tf.identity(x)
@@ -250,20 +270,4 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     return tf.cast(tf.transpose(moved, back), x.dtype)
 
 
-OPS: dict[Op, Callable[..., Any]] = {
-    ops.CUMSUM: cumsum,
-    ops.CUMPROD: cumprod,
-    ops.CUMMAX: cummax,
-    ops.CUMMIN: cummin,
-    ops.HOLD: hold,
-    ops.UNHOLD: unhold,
-    ops.SORT: sort,
-    ops.SORT_LIKE: sort_like,
-    ops.UNSORT: unsort,
-    ops.ARGMAX_MASK: argmax_mask,
-    ops.ARGMIN_MASK: argmin_mask,
-    ops.TOP_K_MASK: top_k_mask,
-    ops.MEDIAN: median,
-    ops.QUANTILE: quantile,
-    ops.QUANTILE_WEIGHTS: quantile_weights,
-}
+OPS = rows_of(vars())

@@ -1,16 +1,17 @@
-"""TensorFlow's rows of the shape family: op to callable. Ranks must be known while tracing; lengths need not be."""
+"""TensorFlow's rows of the shape family, each function named as its op.
+
+Ranks must be known while tracing; lengths need not be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from multigrad.ir import ops
-from multigrad.ir.op import Op
-from multigrad.ir.shape_meaning import as_index, as_pairs, tile_shape
+from multigrad.backend import rows_of
+from multigrad.ops.indexing import as_index, as_pairs, tile_shape
 
 from .elementwise import accumulated
 from .ordering import length_of
@@ -111,7 +112,7 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
     values = moveaxis(accumulated(x), source=axis, destination=0)
     full = tf.math.unsorted_segment_sum(
         values, positive(like, indices, axis), length_of(like, axis)
-    )  # fmt: skip
+    )
     return tf.cast(moveaxis(full, source=0, destination=axis), x.dtype)
 
 
@@ -186,30 +187,4 @@ def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
     return tf.ensure_shape(tf.pad(x, sides), like.shape)
 
 
-OPS: dict[Op, Callable[..., Any]] = {
-    ops.RESHAPE: reshape,
-    ops.RESHAPE_LIKE: reshape_like,
-    ops.SQUEEZE: squeeze,
-    ops.PERMUTE_DIMS: permute_dims,
-    ops.SWAPAXES: swapaxes,
-    ops.MOVEAXIS: moveaxis,
-    ops.FLIP: flip,
-    ops.ROLL: roll,
-    ops.TRIL: tril,
-    ops.TRIU: triu,
-    ops.BROADCAST_TO_SHAPE: broadcast_to_shape,
-    ops.GETITEM: getitem,
-    ops.SETITEM: setitem,
-    ops.TAKE: take,
-    ops.UNTAKE: untake,
-    ops.HALF: half,
-    ops.TILE: tile,
-    ops.UNTILE: untile,
-    ops.REPEAT: repeat,
-    ops.UNREPEAT: unrepeat,
-    ops.PAD: pad,
-    ops.CONCATENATE: concatenate,
-    ops.STACK: stack,
-    ops.PART: part,
-    ops.UNPART: unpart,
-}
+OPS = rows_of(vars())

@@ -15,7 +15,9 @@ Tensor: TypeAlias = Any
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of tensors gives, and the map from cotangents to one gradient per input."""
+    """Return what a function of tensors gives, and the map from cotangents to one gradient per
+    input.
+    """
     own = [tf.identity(x) for x in inputs]
     wrt = [i for i, x in enumerate(own) if x.dtype.is_floating]
     with tf.GradientTape(persistent=True) as tape:
@@ -33,9 +35,11 @@ def vjp(
             for i in active
         ]
         found = tape.gradient(
-            [outputs[i] for i in active], [own[i] for i in wrt], output_gradients=given,
+            [outputs[i] for i in active],
+            [own[i] for i in wrt],
+            output_gradients=given,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )  # fmt: skip
+        )
         for i, gradient in zip(wrt, found, strict=True):
             gradients[i] = tf.convert_to_tensor(gradient)
         return gradients

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from multigrad.lowering.backend import Backend
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
 from . import (
+    as_it_is,
     attach,
-    attach_function,
+    automatic_hooks,
     bridge,
     capture,
     compile,
-    compile_function,
     differences,
     hooks,
     host,
@@ -20,63 +20,73 @@ from . import (
     isolate,
     jit,
     kernels,
+    mirror,
     ops,
-    param_hooks,
     random,
+    render,
     vjp,
 )
 
 __all__ = ["backend"]
 
 
-def tensor_types() -> tuple[type, ...]:
-    return (torch.Tensor,)
-
-
 backend = Backend(
     name="torch",
-    module="torch",
-    distribution="torch",
-    tensor_types=tensor_types,
-    ops=ops.OPS,
-    unsupported=ops.UNSUPPORTED,
-    dtype=bridge.dtype,
-    render=attach_function.render,
-    finish=attach.finish,
-    attach_native=attach.attach_native,
-    attach_function=attach_function.attach_function,
-    call=attach_function.call,
-    bind=attach.bind,
-    draw_key=random.draw_key,
-    key_pair=random.key_pair,
-    fold_in=random.fold_in,
-    is_traced=bridge.is_traced,
-    to_numpy=bridge.to_numpy,
-    from_numpy=bridge.from_numpy,
-    mirror=compile.mirror,
-    show=compile.show,
-    region=hooks.region,
-    hook_params=param_hooks.hook_params,
-    refresh=compile.refresh,
-    opaque=torch.compiler.disable,
-    read_number=bridge.read_number,
-    is_exporting=compile.is_exporting,
-    jit=jit.jit,
-    forbid_derivative=vjp.forbid_derivative,
-    vjp=vjp.vjp,
-    lend=bridge.lend,
-    borrow=bridge.borrow,
-    bridge=host.bridge,
-    outside=host.outside,
-    import_function=importer.import_function,
-    repeat_draw=hooks.repeat_draw,
-    scalar_left=ops.SCALAR_LEFT,
-    scalar_right=ops.SCALAR_RIGHT,
-    forward_mode=True,
-    namespace=attach.NAMESPACE,
-    fast=kernels.FAST,
-    isolate=isolate.isolate,
-    replays_draws=True,
+    tensors=Tensors(
+        types=(torch.Tensor,),
+        dtype=bridge.dtype,
+        to_numpy=bridge.to_numpy,
+        from_numpy=bridge.from_numpy,
+        is_traced=bridge.is_traced,
+        read_number=bridge.read_number,
+    ),
+    kernels=Kernels(
+        rows=ops.OPS,
+        unsupported=ops.UNSUPPORTED,
+        scalar_left=ops.SCALAR_LEFT,
+        scalar_right=ops.SCALAR_RIGHT,
+        fast=kernels.FAST,
+    ),
+    autodiff=Autodiff(
+        render=render.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=as_it_is.attach,
+        bind=attach.bind,
+        vjp=vjp.vjp,
+        forbid_derivative=vjp.forbid_derivative,
+        namespace=attach.NAMESPACE,
+        forward_mode=True,
+        isolate=isolate.isolate,
+    ),
+    draws=Draws(
+        draw_key=random.draw_key,
+        fold_in=random.fold_in,
+        key_pair=random.key_pair,
+        replays=True,
+    ),
+    compiler=Compiler(
+        jit=jit.jit,
+        is_exporting=compile.is_exporting,
+        opaque=torch.compiler.disable,
+        read_activation=(compile.ACTIVATIONS, hooks.READER),
+        read_function=(compile.FUNCTIONS,),
+        on_enter=mirror.on_enter,
+        on_tensors=mirror.on_tensors,
+        on_register=mirror.on_register,
+        on_call=hooks.on_call,
+        on_draw=hooks.on_draw,
+    ),
+    interop=Interop(
+        lend=bridge.lend,
+        borrow=bridge.borrow,
+        outside=host.outside,
+        bridge=host.bridge,
+    ),
+    imports=Imports(
+        import_function=importer.import_function,
+        hook_params=automatic_hooks.hook_params,
+    ),
     differences=differences.DIFFERENCES,
 )
-_ = capture, compile_function  # imported for their tables
+_ = capture  # imported for its table

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.ir import ops
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
 
-from .elementwise import Tensor, clip, widened
+from .elementwise import Tensor, widened
 
 transforms_active = torch._C._are_functorch_transforms_active
 count_modes = torch._C._len_torch_dispatch_stack
@@ -23,9 +24,9 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def heaviside(x: Tensor) -> Tensor:
-    # Compared straight into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside 5.2 ms).
-    # `out=` has no batching rule, no derivative and no name in ONNX, so only where none is wanted; other classes of
-    # tensors may lack it.
+    # Compared straight into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside
+    # 5.2 ms). `out=` has no batching rule, no derivative and no name in ONNX, so only where none is
+    # wanted; other classes of tensors may lack it.
     if torch.is_grad_enabled() or transforms_active() or torch.jit.is_tracing():
         return (x > 0).to(x.dtype)
     if type(x) is not Tensor or not (torch.compiler.is_compiling() or count_modes() == 0):
@@ -83,10 +84,6 @@ def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
     return F.threshold(x, threshold, default)
 
 
-def hard_tanh(x: Tensor, *, min: float, max: float) -> Tensor:
-    return clip(x, min, max)
-
-
 @widened
 def hard_sigmoid(x: Tensor) -> Tensor:
     return torch.clamp(x + 3.0, 0.0, 6.0) / 6.0
@@ -99,29 +96,18 @@ def hard_silu(x: Tensor) -> Tensor:
 
 
 OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
     ops.SIGMOID: torch.sigmoid,
     ops.LOG_SIGMOID: F.logsigmoid,
-    ops.LOGIT: logit,
     ops.RELU: torch.relu,
     ops.RELU6: F.relu6,
-    ops.LEAKY_RELU: leaky_relu,
-    ops.ELU: elu,
-    ops.CELU: celu,
     ops.SELU: F.selu,
-    ops.GELU: gelu,
     ops.SILU: F.silu,
     ops.MISH: F.mish,
-    ops.SOFTPLUS: softplus,
-    ops.SQUAREPLUS: squareplus,
-    ops.SPARSE_PLUS: sparse_plus,
-    ops.SPARSE_SIGMOID: sparse_sigmoid,
     ops.SOFT_SIGN: widened(F.softsign),
     ops.TANH_SHRINK: widened(F.tanhshrink),
-    ops.SOFT_SHRINK: soft_shrink,
-    ops.HARD_SHRINK: hard_shrink,
-    ops.THRESHOLD: threshold,
-    ops.HARD_TANH: hard_tanh,
-    ops.HARD_SIGMOID: hard_sigmoid,
-    ops.HARD_SILU: hard_silu,
-    ops.HEAVISIDE: heaviside,
 }
+NAMES = """
+    sigmoid: sigmoid F.sigmoid special.expit; log_sigmoid: F.logsigmoid; soft_sign: F.softsign;
+    tanh_shrink: F.tanhshrink
+"""

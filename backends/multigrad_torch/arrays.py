@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.ir import ops
-from multigrad.ir.constants import find_array
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.array_values import find_array
+from multigrad.ir.op import Op
 
 from . import ordering, random, shapes
 from .ordering import wide
@@ -52,7 +53,8 @@ def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    # torch.prod takes one axis, and rounds 16-bit products at every step: 47 eps of 1001 (2.13, CPU)
+    # torch.prod takes one axis, and rounds 16-bit products at every step: 47 eps of 1001 (2.13,
+    # CPU)
     result = wide(x)
     if axis is None and not keepdims:
         return torch.prod(result).to(x.dtype)
@@ -126,10 +128,6 @@ def dim(x: Tensor, *, axis: int) -> int:
 
 def size(x: Tensor) -> int:
     return x.numel()
-
-
-def fold_in(key: Any, *, n: int) -> Any:
-    return random.fold_in(key, n)
 
 
 def uniform_wide(key: Any, x: Tensor) -> Tensor:
@@ -215,38 +213,11 @@ def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
 
 
 OPS: dict[Op, Callable[..., Any]] = {
-    ops.SUM: sum_,
-    ops.MEAN: mean,
-    ops.MAX: max_,
-    ops.MIN: min_,
-    ops.ANY: any_,
-    ops.ALL: all_,
-    ops.PROD: prod,
-    ops.COUNT_NONZERO: count_nonzero,
-    ops.NORM: norm,
-    ops.LOGSUMEXP: logsumexp,
-    ops.SOFTMAX: softmax,
-    ops.LOG_SOFTMAX: log_softmax,
-    ops.GLU: glu,
-    ops.MATMUL: matmul,
-    ops.MATMUL_LEFT: matmul_left,
-    ops.MATMUL_RIGHT: matmul_right,
-    ops.EINSUM: einsum,
-    ops.VAR: var,
-    ops.STD: std,
-    ops.SUM_TO: sum_to,
-    ops.BROADCAST_TO: broadcast_to,
-    ops.EXPAND_DIMS: expand_dims,
-    ops.DIM: dim,
-    ops.SIZE: size,
-    ops.FOLD_IN: fold_in,
+    **rows_of(vars()),
+    ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
-    ops.BERNOULLI_LIKE: bernoulli_like,
-    ops.RADEMACHER_LIKE: rademacher_like,
-    ops.EXPONENTIAL_LIKE: exponential_like,
-    ops.GUMBEL_LIKE: gumbel_like,
-    ops.ARRAY: array,
     **ordering.OPS,
     **shapes.OPS,
 }
+NAMES = "matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__"

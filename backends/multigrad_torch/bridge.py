@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multigrad.lowering.lent import Lent
+from multigrad.backend import SharedBuffer
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -51,16 +51,18 @@ def dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def lend(x: torch.Tensor) -> Lent:
+def lend(x: torch.Tensor) -> SharedBuffer:
     """Return a tensor for other frameworks to read, in place where it is contiguous on the CPU."""
     x = x.detach()
     if x.device.type != "cpu":
         x = x.cpu()
     x = x.contiguous()
-    return Lent(str(x.dtype).removeprefix("torch."), tuple(x.shape), partial(to_numpy, x), x)
+    return SharedBuffer(
+        str(x.dtype).removeprefix("torch."), tuple(x.shape), partial(to_numpy, x), x
+    )
 
 
-def borrow(lent: Lent, own: bool = False) -> torch.Tensor:
+def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
     """Return what another framework lent as a tensor."""
     if lent.exporter is None:
         x = lent.array()

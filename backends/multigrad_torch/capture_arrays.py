@@ -1,4 +1,4 @@
-"""Torch's dialect, array family: functions of torch, torch.special, torch.linalg and torch.nn.functional."""
+"""Torch's dialect, array family: of torch, torch.special, torch.linalg and torch.nn.functional."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture import arrays, methods
-from multigrad.ir import neutral
+from multigrad.tracing import xp_all as xp
 
 Tensor = Any
 
@@ -27,9 +27,7 @@ def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = N
     return arrays.softmax(input, dim, dtype)
 
 
-def log_softmax(
-    input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None
-) -> Tensor:  # fmt: skip
+def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     if dim is None:
         raise TypeError("log_softmax without a dim")
     return arrays.log_softmax(input, dim, dtype)
@@ -40,15 +38,15 @@ def softmin(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = N
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    return neutral.glu(input, dim)
+    return xp.glu(input, dim)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
-    return neutral.concatenate(tensors, dim if axis is None else axis)
+    return xp.concatenate(tensors, dim if axis is None else axis)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return neutral.stack(tensors, dim)
+    return xp.stack(tensors, dim)
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
@@ -58,22 +56,22 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     if len(pad) % 2:
         raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
-    return neutral.pad(input, tuple(reversed(pairs)), 0.0 if value is None else value)
+    return xp.pad(input, tuple(reversed(pairs)), 0.0 if value is None else value)
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
     given = (
         operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
     )
-    return neutral.einsum(equation, *given)
+    return xp.einsum(equation, *given)
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    return neutral.swapaxes(input, dim0, dim1)
+    return xp.swapaxes(input, dim0, dim1)
 
 
 def permute(input: Tensor, dims: Any) -> Tensor:
-    return neutral.permute_dims(input, dims)
+    return xp.permute_dims(input, dims)
 
 
 def reshape(input: Tensor, shape: Any) -> Tensor:
@@ -85,50 +83,51 @@ def broadcast_to(input: Tensor, size: Any) -> Tensor:
 
 
 def flip(input: Tensor, dims: Any) -> Tensor:
-    return neutral.flip(input, dims)
+    return xp.flip(input, dims)
 
 
 def tile(input: Tensor, dims: Any) -> Tensor:
-    return neutral.tile(input, dims)
+    return xp.tile(input, dims)
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    return arrays.Values(neutral.sort(input, dim, descending))
+    return arrays.Values(xp.sort(input, dim, descending))
 
 
 def take(input: Tensor, index: Any) -> Tensor:
-    return neutral.take(input, index)
+    return xp.take(input, index)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    return neutral.tensordot(a, b, dims)
+    return xp.tensordot(a, b, dims)
 
 
 def reversed_matmul(b: Tensor, a: Any) -> Tensor:
-    return neutral.matmul(a, b)
+    return xp.matmul(a, b)
+
+
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    return xp.logcumsumexp(x, dim)
 
 
 ALIASES: dict[Any, Callable[..., Any]] = {
-    torch.bmm: neutral.matmul, torch.broadcast_to: broadcast_to, torch.cat: cat, torch.concat: cat,
-    torch.concatenate: cat, torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
+    torch.broadcast_to: broadcast_to, torch.cat: cat, torch.concat: cat, torch.concatenate: cat,
+    torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
     torch.cummin: arrays.cummin, torch.cumprod: arrays.cumprod, torch.cumsum: arrays.cumsum,
-    torch.dot: neutral.matmul, torch.einsum: einsum, torch.flatten: arrays.flatten,
-    torch.flip: flip, torch.index_select: arrays.index_select, torch.linalg.norm: linalg_norm,
+    torch.einsum: einsum, torch.flatten: arrays.flatten, torch.flip: flip,
+    torch.index_select: arrays.index_select, torch.linalg.norm: linalg_norm,
     torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
-    torch.special.logsumexp: arrays.logsumexp, torch.special.softmax: arrays.softmax,
-    torch.special.log_softmax: arrays.log_softmax, torch.linalg.matmul: neutral.matmul,
-    torch.matmul: neutral.matmul, torch.median: arrays.median, torch.mm: neutral.matmul,
-    torch.moveaxis: neutral.moveaxis, torch.movedim: neutral.moveaxis, torch.mv: neutral.matmul,
-    torch.narrow: arrays.narrow, torch.outer: neutral.outer, torch.permute: permute,
-    torch.prod: arrays.prod, torch.quantile: arrays.quantile, torch.ravel: arrays.flatten,
-    torch.repeat_interleave: arrays.repeat_interleave, torch.reshape: reshape,
-    torch.roll: arrays.roll, torch.select: arrays.select, torch.softmax: softmax,
-    F.softmax: softmax, F.softmin: softmin, F.glu: glu, F.pad: pad, torch.sort: sort,
-    torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
+    torch.logcumsumexp: logcumsumexp, torch.special.logsumexp: arrays.logsumexp,
+    torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,
+    torch.median: arrays.median, torch.narrow: arrays.narrow, torch.outer: xp.outer,
+    torch.permute: permute, torch.prod: arrays.prod, torch.quantile: arrays.quantile,
+    torch.ravel: arrays.flatten, torch.repeat_interleave: arrays.repeat_interleave,
+    torch.reshape: reshape, torch.roll: arrays.roll, torch.select: arrays.select,
+    torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin, F.glu: glu, F.pad: pad,
+    torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
     torch.swapdims: transpose, torch.t: arrays.transpose_2d, torch.take: take,
     torch.tensordot: tensordot, torch.tile: tile, torch.topk: arrays.topk,
     torch.transpose: transpose, torch.tril: arrays.tril, torch.triu: arrays.triu,
-    torch.Tensor.dot: neutral.matmul, torch.Tensor.__matmul__: neutral.matmul,
     torch.Tensor.__rmatmul__: reversed_matmul, torch.Tensor.transpose: transpose,
     torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
 }  # fmt: skip

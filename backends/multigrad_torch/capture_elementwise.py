@@ -8,70 +8,68 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture import elementwise
-from multigrad.ir import neutral
-from multigrad.ir.record import Value
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import Value
 
 Tensor = Any
 _T = torch.Tensor
 
 
 def floor_divide_by(a: Tensor, b: Any) -> Tensor:
-    return neutral.floor_divide(b, a)
+    return xp.floor_divide(b, a)
 
 
 def remainder_by(a: Tensor, b: Any) -> Tensor:
-    return neutral.remainder(b, a)
+    return xp.remainder(b, a)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    return neutral.celu(input, alpha)
+    return xp.celu(input, alpha)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
-    return neutral.selu(input)
+    return xp.selu(input)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    return neutral.mish(input)
+    return xp.mish(input)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    return neutral.hard_sigmoid(input)
+    return xp.hard_sigmoid(input)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    return neutral.hard_silu(input)
+    return xp.hard_silu(input)
 
 
 def hardtanh(
     input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     if isinstance(min_val, Value) or isinstance(max_val, Value):
-        return neutral.clip(input, min_val, max_val)
-    return neutral.hard_tanh(input, min_val, max_val)
+        return xp.clip(input, min_val, max_val)
+    return xp.hard_tanh(input, min_val, max_val)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    return neutral.hard_shrink(input, lambd)
+    return xp.hard_shrink(input, lambd)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    return neutral.soft_shrink(input, lambd)
+    return xp.soft_shrink(input, lambd)
 
 
 def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = False) -> Tensor:
     if isinstance(threshold, Value) or isinstance(value, Value):
-        return neutral.where(input <= threshold, value, input)
-    return neutral.threshold(input, threshold, value)
+        return xp.where(input <= threshold, value, input)
+    return xp.threshold(input, threshold, value)
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
-    return neutral.polygamma(n, input)
+    return xp.polygamma(n, input)
 
 
-def nan_to_num(
-    input: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None
-) -> Tensor:  # fmt: skip
+def nan_to_num(input: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
     return elementwise.nan_to_num(input, nan, posinf, neginf)
 
 
@@ -82,24 +80,11 @@ ALIASES: dict[Any, Any] = {
         for name, handler in elementwise.METHODS.items()
         if hasattr(torch, name) and name != "int"
     },
-    _T.__floordiv__: neutral.floor_divide, _T.__rfloordiv__: floor_divide_by,
-    _T.__mod__: neutral.remainder, _T.__rmod__: remainder_by, _T.__and__: neutral.bitwise_and,
-    _T.__or__: neutral.bitwise_or, _T.__xor__: neutral.bitwise_xor,
-    _T.__lshift__: neutral.bitwise_left_shift, _T.__rshift__: neutral.bitwise_right_shift,
-    torch.polygamma: polygamma, torch.nan_to_num: nan_to_num,
-    torch.special.erfc: neutral.erfc, torch.special.erfinv: neutral.erfinv,
-    torch.special.ndtr: neutral.ndtr, torch.special.ndtri: neutral.ndtri,
-    torch.special.log_ndtr: neutral.log_ndtr, torch.special.gammaln: neutral.lgamma,
-    torch.special.digamma: neutral.digamma, torch.special.psi: neutral.digamma,
-    torch.special.polygamma: polygamma, torch.special.xlogy: neutral.xlogy,
-    torch.special.xlog1py: neutral.xlog1py, torch.special.logit: elementwise.logit,
-    torch.special.exp2: neutral.exp2, torch.special.expm1: neutral.expm1,
-    torch.special.log1p: neutral.log1p, torch.special.sinc: neutral.sinc,
-    torch.special.round: neutral.round,
-    F.celu: celu, torch.celu: celu, F.selu: selu, torch.selu: selu, F.mish: mish,
-    F.hardsigmoid: hardsigmoid, F.hardswish: hardswish, F.hardtanh: hardtanh,
-    F.hardshrink: hardshrink, torch.hardshrink: hardshrink, F.softshrink: softshrink,
-    F.tanhshrink: neutral.tanh_shrink, F.softsign: neutral.soft_sign,
-    F.logsigmoid: neutral.log_sigmoid, F.threshold: threshold, torch.threshold: threshold,
+    _T.__rfloordiv__: floor_divide_by, _T.__rmod__: remainder_by, torch.polygamma: polygamma,
+    torch.nan_to_num: nan_to_num, torch.special.polygamma: polygamma,
+    torch.special.logit: elementwise.logit, F.celu: celu, torch.celu: celu, F.selu: selu,
+    torch.selu: selu, F.mish: mish, F.hardsigmoid: hardsigmoid, F.hardswish: hardswish,
+    F.hardtanh: hardtanh, F.hardshrink: hardshrink, torch.hardshrink: hardshrink,
+    F.softshrink: softshrink, F.threshold: threshold, torch.threshold: threshold,
     F.threshold_: threshold,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What torch's kernels do differently (torch 2.13, CPU); see `multigrad/lowering/differences.py`."""
+"""What torch's kernels do differently (torch 2.13, CPU); see `multigrad/backend/differences.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.lowering.differences import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
+from multigrad.backend import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
 
 MEASURED = "torch 2.13"
 NARROW = ("float16", "bfloat16", "float32")
@@ -31,7 +31,8 @@ KEPT: tuple[Difference, ...] = (
     ),
     Difference(
         "GELU", "value", NARROW, "inf above half of the range of float32, NaN at inf",
-        "oneDNN's kernel, where torch takes it: float16 only on processors that compute in it", settled=False, unsettled=is_above_half_the_range,
+        "oneDNN's kernel, where torch takes it: float16 only on processors that compute in it",
+        settled=False, unsettled=is_above_half_the_range,
     ),
     Difference("ReLU", "own gradient", ALL, "1 at NaN", "it blocks x <= 0, which NaN is not"),
     Difference(

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.ir import ops
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.backend import rows_of
+from multigrad.ir.op import Op
 
 Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
@@ -30,7 +31,7 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Take numbers, and 0-d tensors of any dtype or device, beside a tensor; 16-bit floats as `widened`."""
+    """Take numbers and any 0-d tensors beside a tensor; 16-bit floats as `widened`."""
 
     @functools.wraps(function)
     def call(*values: Any) -> Tensor:
@@ -49,7 +50,7 @@ def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def fitting(value: Any, dtype: Any) -> Any:
-    """A number as the dtype rounds it: torch refuses to clamp or fill float16 with one above its range."""
+    """A number as the dtype rounds it: torch clamps and fills float16 with none above its range."""
     if dtype is not torch.float16 or isinstance(value, Tensor) or not abs(value) > 65504.0:
         return value
     return math.copysign(math.inf if abs(value) >= 65520.0 else 65504.0, value)
@@ -80,7 +81,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _between(a: Any, b: Tensor, larger: bool) -> Tensor:
-    """The larger or smaller where one side is a number or a 0-d tensor of another dtype or device."""
+    """The larger or smaller where one side is a number or a 0-d tensor of another kind."""
     if not isinstance(a, Tensor):
         return clamp_min(b, a) if larger else clamp_max(b, a)
     tensor, scalar = (a, b) if b.ndim == 0 else (b, a)
@@ -140,7 +141,8 @@ def cbrt(x: Tensor) -> Tensor:
 
 @aligned
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    # torch 2.13, CPU: NaN where a / b overflows. So a multiple of b that is near 1 or above comes first.
+    # torch 2.13, CPU: NaN where a / b overflows. So a multiple of b that is near 1 or above comes
+    # first.
     power = 2.0 ** (1022 if b.dtype == torch.float64 else 126)
     return torch.fmod(torch.fmod(a, torch.where(b.abs() < 1, b * power, b)), b)
 
@@ -188,9 +190,7 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
     return torch.where(inside, values, outside.to(x.dtype))
 
 
-def nan_to_num(
-    x: Tensor, *, nan: float, posinf: float | None, neginf: float | None
-) -> Tensor:  # fmt: skip
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
     numbers = {"nan": nan, "posinf": posinf, "neginf": neginf}
     fit = {name: None if v is None else fitting(v, x.dtype) for name, v in numbers.items()}
     return torch.nan_to_num(x, **fit)
@@ -201,11 +201,9 @@ def stop_gradient(x: Tensor) -> Tensor:
 
 
 OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
     ops.POW: power,
-    ops.MAXIMUM: maximum,
-    ops.MINIMUM: minimum,
     ops.ABS: torch.abs,
-    ops.SIGN: sign,
     ops.SQUARE: torch.square,
     ops.SQRT: torch.sqrt,
     ops.RSQRT: torch.rsqrt,
@@ -222,18 +220,12 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.COS: torch.cos,
     ops.ATAN: torch.atan,
     ops.TANH: torch.tanh,
-    ops.ERF: erf,
     ops.FRAC: torch.frac,
-    ops.CBRT: cbrt,
-    ops.FLOOR_DIVIDE: floor_divide,
-    ops.REMAINDER: remainder,
-    ops.FMOD: fmod,
     ops.FMAX: aligned(torch.fmax),
     ops.FMIN: aligned(torch.fmin),
     ops.COPYSIGN: aligned(torch.copysign),
     ops.HYPOT: aligned(torch.hypot),
     ops.ATAN2: aligned(torch.atan2),
-    ops.LERP: lerp,
     ops.EXP2: torch.exp2,
     ops.LOG2: torch.log2,
     ops.LOG10: torch.log10,
@@ -253,27 +245,33 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ATANH: torch.atanh,
     ops.ERFC: torch.special.erfc,
     ops.ERFINV: torch.erfinv,
-    ops.NDTR: ndtr,
     ops.NDTRI: widened(torch.special.ndtri),
     ops.LOG_NDTR: widened(torch.special.log_ndtr),
     ops.LGAMMA: torch.lgamma,
-    ops.DIGAMMA: digamma,
-    ops.POLYGAMMA: polygamma,
     ops.SIGNBIT: torch.signbit,
-    ops.NAN_TO_NUM: nan_to_num,
     ops.BITWISE_LEFT_SHIFT: torch.bitwise_left_shift,
     ops.BITWISE_RIGHT_SHIFT: torch.bitwise_right_shift,
     ops.ISNAN: torch.isnan,
     ops.ISINF: torch.isinf,
     ops.ISFINITE: torch.isfinite,
-    ops.CLIP: clip,
-    ops.WHERE: where,
-    ops.CAST: cast,
-    ops.FULL_LIKE: full_like,
-    ops.STOP_GRADIENT: stop_gradient,
 }
+NAMES = """
+    mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;
+    rsqrt; reciprocal; maximum; minimum; abs: abs absolute; floor; ceil; round: round special.round;
+    trunc; floor_divide: Tensor.__floordiv__; remainder: Tensor.__mod__; exp;
+    expm1: expm1 special.expm1; exp2: special.exp2; log; log1p: log1p special.log1p;
+    xlogy: special.xlogy; xlog1py: special.xlog1py; sin; cos; atan: atan arctan; tanh: tanh F.tanh;
+    erf: erf special.erf; erfc: special.erfc; erfinv: special.erfinv; ndtr: special.ndtr;
+    ndtri: special.ndtri; log_ndtr: special.log_ndtr; lgamma: special.gammaln;
+    digamma: special.digamma special.psi; sinc: special.sinc; lt: lt less; le: le less_equal;
+    gt: gt greater; ge: ge greater_equal; eq; ne: ne not_equal; and: logical_and; or: logical_or;
+    xor: logical_xor; not: logical_not; isnan; isinf; isfinite; bitwise_and: Tensor.__and__;
+    bitwise_or: Tensor.__or__; bitwise_xor: Tensor.__xor__; bitwise_left_shift: Tensor.__lshift__;
+    bitwise_right_shift: Tensor.__rshift__
+"""
 
-# Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does not.
+# Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does
+# not.
 SCALAR_LEFT: dict[Op, Callable[..., Any]] = {
     ops.SUB: torch.rsub,
     ops.MAXIMUM: clamp_min,

@@ -10,9 +10,9 @@ import torch
 
 from multigrad.context import use
 from multigrad.errors import TraceError, UnsupportedOp
-from multigrad.ir.linearity import is_linear
-from multigrad.ir.record import NeedFact
 from multigrad.registry import resolve
+from multigrad.tracing.linearity import is_linear
+from multigrad.tracing.trace import NeedsConcrete
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -57,8 +57,8 @@ def jvp(
 ) -> Tensor:
     """Return the Jacobian of f at x times v, under a rule.
 
-    The product is taken from the backward, by the double-vjp identity `J v = d/du (J^T u) v`: so the rule counts,
-    and it must be linear in grad_out, as the map `u -> J^T u` then is.
+    The product is taken from the backward, by the double-vjp identity `J v = d/du (J^T u) v`: so
+    the rule counts, and it must be linear in grad_out, as the map `u -> J^T u` then is.
 
     Args:
         f: a function of one tensor.
@@ -83,16 +83,18 @@ def jvp(
 
 
 def _check_linear(rule: Any, params: Mapping[str, Any] | None) -> None:
-    """Refuse a rule whose product would be a number without meaning; one that has no graph is trusted."""
+    """Refuse a rule whose product would be a number without meaning; one that has no graph is
+    trusted.
+    """
     if rule is None:
         return
-    spec = resolve(rule).spec(params)
+    bound_rule = resolve(rule).bound_rule(params)
     try:
-        graph = spec.graph()
-    except (NeedFact, TraceError):
+        graph = bound_rule.graph()
+    except (NeedsConcrete, TraceError):
         return
     if not is_linear(graph):
         raise UnsupportedOp(
-            f"rule {spec.family.rule.name!r} is not linear in grad_out, so functional.jvp cannot take a "
-            f"product from its backward; use functional.vjp"
+            f"rule {bound_rule.specialization.rule.name!r} is not linear in grad_out, so "
+            "functional.jvp cannot take a product from its backward; use functional.vjp"
         )

@@ -1,7 +1,9 @@
-"""Torch's fast rows that take several ops at once: one kernel, or a number in Python, in the place of two to five.
+"""Torch's fast rows that take several ops at once: one kernel, or a number in Python, in the place
+of two to five.
 
-Some round less often than the ops, so their bits are not always those of the plain code, to a few units in the
-last place. They are used only where no edge value could tell, and in float32 and float64 only.
+Some round less often than the ops, so their bits are not always those of the plain code, to a few
+units in the last place. They are used only where no edge value could tell, and in float32 and
+float64 only.
 """
 
 from __future__ import annotations
@@ -11,18 +13,18 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.ir import ops
-from multigrad.ir.graph import Graph, Node, make_node
-from multigrad.ir.op import elementwise
-from multigrad.ir.types import FLOAT_SCALAR
-from multigrad.lowering.matches import (
+from multigrad import ops
+from multigrad.backend import Pattern, kernel
+from multigrad.backend.matches import (
     find_one_plus_square,
     find_scaled_quotient,
     is_number,
     is_tensor,
     take_norms_as_numbers,
 )
-from multigrad.lowering.patterns import Pattern, kernel
+from multigrad.ir.graph import Graph, Node, make_node
+from multigrad.ir.types import FLOAT_SCALAR
+from multigrad.ops.results import elementwise
 
 Tensor: TypeAlias = torch.Tensor
 ONE = torch.ones((), device="cpu")  # exact in every dtype
@@ -33,7 +35,7 @@ SMALL, BIG = 1e-30, 1e30  # far from where float32 ends
 WIDE = frozenset({torch.float32, torch.float64})
 
 
-# --- 1 - x / number --------------------------------------------------------------------------------------
+# --- 1 - x / number -------------------------------------------------------------------------------
 
 ALPHA = kernel("torch.alpha", "number", lambda number: FLOAT_SCALAR)
 ONE_MINUS_SCALED = kernel(
@@ -61,10 +63,8 @@ def one_minus_scaled_(x: Tensor, number: Any, alpha: float | None) -> Tensor:
 
 
 def fuse_one_minus_quotient(node: Node) -> Node | None:
-    if node.op is not ops.SUB or not is_number(node.operands[0], 1):
-        return None
-    quotient = node.operands[1]
-    if quotient.op is not ops.DIV or not is_tensor(quotient.operands[0]):
+    one, quotient = node.operands
+    if quotient.op is not ops.DIV or not is_number(one, 1) or not is_tensor(quotient.operands[0]):
         return None
     x, number = quotient.operands
     if is_tensor(number):
@@ -73,7 +73,7 @@ def fuse_one_minus_quotient(node: Node) -> Node | None:
     return make_node(ONE_MINUS_SCALED, (x, number, exact), {}, node.type)
 
 
-# --- 1 + (number x)^2, and what is divided by it ------------------------------------------------------------
+# --- 1 + (number x)^2, and what is divided by it --------------------------------------------------
 
 SQUARED = kernel("torch.squared", "number", lambda number: FLOAT_SCALAR)
 ONE_PLUS_SQUARE = kernel(
@@ -134,7 +134,7 @@ def divide_gradient(node: Node) -> Node | None:
     return make_node(DIVIDED, (x, number, safe, divisor), {}, node.type)
 
 
-# --- norms as numbers --------------------------------------------------------------------------------------
+# --- norms as numbers -----------------------------------------------------------------------------
 
 NORM_NUMBER = kernel("torch.norm_number", "x", lambda x: FLOAT_SCALAR)
 
@@ -157,17 +157,17 @@ PATTERNS = (
     Pattern(
         "torch.one_plus_square",
         "1 + (k x)^2 by one addcmul 1.6 us at 1,000 elements, by three calls 2.8",
-        fuse_one_plus_square,
+        {ops.ADD: fuse_one_plus_square},
     ),
     Pattern(
         "torch.divided",
         "grad * (number / u) by one division 0.9 us, by three calls 2.3",
-        divide_gradient,
+        {ops.MUL: divide_gradient},
     ),
     Pattern(
         "torch.one_minus_scaled",
         "1 - x / width by one call 1.2 us at 1,000 elements, by two 1.9; for powers of two",
-        fuse_one_minus_quotient,
+        {ops.SUB: fuse_one_minus_quotient},
     ),
 )
 CONSTANTS = {ONE_MINUS_SCALED: (1,), ONE_PLUS_SQUARE: (1,), DIVIDED: (1,)}

@@ -1,7 +1,7 @@
 """Regions that `torch.utils.checkpoint` runs again.
 
-It runs forward again within backward, perhaps outside of its `use`: a region is noted at its first forward, and then runs
-under that frame.
+It runs forward again within backward, perhaps outside of its `use`: a region is noted at its first
+forward, and then runs under those rules.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
-from multigrad.activation import Activation, Tracer, tracers
-from multigrad.context import CURRENT, Application, Counter, Frame
-from multigrad.lowering.backend import mirror_frame, show_frame
+from multigrad.backend import Reader
+from multigrad.backend.events import enter_rules, leave_rules, show_tensors
+from multigrad.context import CURRENT, ActiveRules
+from multigrad.in_force.activation import Activation
 
 from . import random
 
@@ -31,13 +31,14 @@ is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
 def may_run_again() -> bool:
     """Return whether `torch.utils.checkpoint` may be around this call, at 0.1 us where it is not.
 
-    It sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, where forward mode is off.
+    It sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, where forward
+    mode is off.
     """
     return top_hooks(True) is not None or not is_forward_mode_enabled()
 
 
-def region() -> AbstractContextManager[Any]:
-    """Note the regions around this call: each runs again under the frame of its first forward."""
+def on_call() -> AbstractContextManager[Any]:
+    """Note the regions around this call: each runs again under the rules of its first forward."""
     note_regions()
     return nullcontext()
 
@@ -51,9 +52,10 @@ def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) 
 
 
 def note_regions() -> None:
-    """Tie each region around this call to the frame of its first forward.
+    """Tie each region around this call to the active rules of its first forward.
 
-    Called at the first application and at the first `use` in a region, so the frame is still that around it.
+    Called at the first application and at the first `use` in a region, so the active rules are
+    still those around it.
     """
     if torch.compiler.is_compiling() or not may_run_again():
         return
@@ -89,8 +91,8 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
         caller = caller.f_back
 
 
-def repeat_draw(draw: Callable[[], Any]) -> Any:
-    """Return the key of a Function's call: where a region runs again, that of its first run."""
+def on_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call: where a region runs again, that of its first run."""
     again = _RUNNING.again
     if torch.compiler.is_compiling() or (again is None and not may_run_again()):
         return draw()
@@ -118,14 +120,12 @@ _RUNNING = _Running()
 
 
 class RunAgain:
-    """A region's function, run under the frame of its first forward; draws are those made there."""
+    """A region's function, run under the rules of its first forward; draws are those made there."""
 
-    def __init__(self, function: Callable[..., Any], frame: Frame) -> None:
+    def __init__(self, function: Callable[..., Any], active: ActiveRules) -> None:
         self.function = function
-        self.frame = frame
-        application = frame.activations
-        self.count = getattr(application.counter, "count", None) if application else None
-        self.drawn: list[tuple[Any, bool]] = []  # the keys of Functions, in the first run
+        self.active = active
+        self.drawn: list[tuple[Any, bool]] = []  # the keys of calls, in the first run
         self.repeated = 0  # of these, in the run that goes on
 
     def draw_again(self, draw: Callable[[], Any]) -> tuple[Any, bool]:
@@ -138,19 +138,13 @@ class RunAgain:
         return self.drawn[position]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        frame = self.frame
-        if self.count is not None and frame.activations is not None:
-            counter = Counter()
-            counter.advance(self.count)
-            application = Application(frame.activations.spec, frame.activations.key, counter)
-            frame = replace(frame, activations=application)
         with ExitStack() as stack:
-            mirror_frame(stack, frame.token)
-            stack.callback(CURRENT.reset, CURRENT.set(frame))
-            show_frame(frame)
+            stack.callback(leave_rules, enter_rules(self.active.token))
+            stack.callback(CURRENT.reset, CURRENT.set(self.active))
+            show_tensors(self.active)
             stack.callback(setattr, _RUNNING, "again", _RUNNING.again)
             _RUNNING.again, self.repeated = self, 0
             return self.function(*args, **kwargs)
 
 
-tracers.append(Tracer(torch.Tensor, may_run_again, call_noted))
+READER = Reader(may_run_again, call_noted)

@@ -1,8 +1,9 @@
 """What runs in another framework, inside of torch: an `autograd.Function` around it.
 
-Dynamo must read neither its forward nor its backward (torch 2.13 traces into DLPack and fails), so both are kept
-from it. The inputs, and outputs that the guest keeps, are saved with the node, although the guest has what it needs:
-so torch notices when one of them, which is the guest's memory too, is written to before backward.
+Dynamo must read neither its forward nor its backward (torch 2.13 traces into DLPack and fails), so
+both are kept from it. The inputs, and outputs that the guest keeps, are saved with the node,
+although the guest has what it needs: so torch notices when one of them, which is the guest's memory
+too, is written to before backward.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import Function
 
-from multigrad.bridging.foreign import Foreign, kind_of
+from multigrad.backend import Guest, kind_of
 
 from . import bridge as transfer
 from .attach import transforms_active
@@ -22,47 +23,47 @@ Tensor: TypeAlias = torch.Tensor
 
 
 @torch.compiler.disable
-def bridge(foreign: Foreign, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Apply what runs in another framework; its gradient flows back in torch's autograd.
 
     Raises:
         UnsupportedOp: inside of a torch.func transform.
     """
     if transforms_active():
-        raise foreign.unsupported(
+        raise guest.unsupported(
             "torch.func", "take the gradient by torch.autograd, or run it in torch (backend=None)"
         )
     if any(x.is_meta for x in tensors):
-        kinds = foreign.infer([kind_of(x) for x in tensors])
+        kinds = guest.infer([kind_of(x) for x in tensors])
         return tuple(
             torch.empty([*map(int, shape)], dtype=transfer.dtype(dtype), device="meta")  # type: ignore[arg-type]
             for shape, dtype in kinds
         )
-    return Bridged.apply(foreign, *tensors)
+    return Bridged.apply(guest, *tensors)
 
 
 class Bridged(Function):
-    """Applies a Foreign to tensors."""
+    """Applies a Guest to tensors."""
 
     @staticmethod
     @torch.compiler.disable
-    def forward(ctx: Any, foreign: Foreign, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
         lent = [transfer.lend(x) for x in tensors]
-        ctx.foreign, ctx.count = foreign, len(tensors)
+        ctx.guest, ctx.count = guest, len(tensors)
         if any(ctx.needs_input_grad):
-            outputs, ctx.pull = foreign.record(lent)
+            outputs, ctx.pull = guest.record(lent)
         else:
-            outputs = foreign.run(lent)
+            outputs = guest.run(lent)
         results: list[Tensor] = []
         held = [x.exporter for x in lent]
         for output in outputs:
-            results.append(apart(transfer.borrow(output, foreign.owns), [*held, *results]))
+            results.append(apart(transfer.borrow(output, guest.owns), [*held, *results]))
         results = [place_like(y, tensors) for y in results]
-        ctx.carries = [foreign.carries(i, y.dtype) for i, y in enumerate(outputs)]
+        ctx.carries = [guest.carries(i, y.dtype) for i, y in enumerate(outputs)]
         ctx.mark_non_differentiable(
             *(y for y, carries in zip(results, ctx.carries, strict=True) if not carries)
         )
-        ctx.save_for_backward(*tensors, *(results if foreign.keeps_outputs else ()))
+        ctx.save_for_backward(*tensors, *(results if guest.keeps_outputs else ()))
         return tuple(results)
 
     @staticmethod
@@ -79,37 +80,35 @@ class Bridged(Function):
             if lent is None:
                 gradients.append(None)
                 continue
-            gradient = apart(
-                transfer.borrow(lent, ctx.foreign.owns), held
-            )  # autograd adds to it in place
+            # Autograd adds to it in place.
+            gradient = apart(transfer.borrow(lent, ctx.guest.owns), held)
             held.append(gradient)
             gradients.append(place_like(gradient, [x]))
-        if (
-            torch.is_grad_enabled()
-        ):  # create_graph=True: what depends on the gradient is refused its own
+        # create_graph=True: what depends on the gradient is refused its own.
+        if torch.is_grad_enabled():
             carried = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
             return tuple(
-                None if g is None else Once.apply(ctx.foreign, g, *inputs, *carried)
+                None if g is None else Once.apply(ctx.guest, g, *inputs, *carried)
                 for g in gradients
             )
         return tuple(gradients)
 
 
 class Once(Function):
-    """A gradient, which depends on tensors in a way that is not known: its derivative is refused."""
+    """A gradient that depends on tensors in an unknown way: its derivative is refused."""
 
     @staticmethod
-    def forward(ctx: Any, foreign: Foreign, gradient: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.foreign = foreign
+    def forward(ctx: Any, guest: Guest, gradient: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.guest = guest
         return gradient.view_as(gradient)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        raise ctx.foreign.refusal()
+        raise ctx.guest.refusal()
 
 
 def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """Return a result in memory of its own: a guest may return what it was lent, or one tensor twice."""
+    """Return a result in memory of its own: a guest may return its input, or one tensor twice."""
     start, end = span(result)
     for other in others:
         low, high = span(other)

@@ -1,7 +1,8 @@
-"""`xg.from_autograd_function`: a `torch.autograd.Function` class, unchanged, as what a Function is made of.
+"""`xg.from_autograd_function`: a `torch.autograd.Function` class, unchanged, as what a Function is
+made of.
 
-Its code runs on symbolic values with a context of ours, in the old style (`forward(ctx, ...)`) and with
-`setup_context`. On torch, what cannot be captured is the class's own `apply`.
+Its code runs on symbolic values with a context of ours, in the old style (`forward(ctx, ...)`) and
+with `setup_context`. On torch, what cannot be captured is the class's own `apply`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd.function import once_differentiable
 
+from multigrad.calls.arguments import owner_of, signature_of
+from multigrad.calls.recipe import Recorded
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import nested_codes
 from multigrad.capture.interception import Interception
 from multigrad.capture.stand_ins import holds
 from multigrad.errors import GradientError
-from multigrad.functions.arguments import owner_of, signature_of
 from multigrad.functions.function import Function
-from multigrad.functions.record import Recorded
-from multigrad.ir import neutral
-from multigrad.ir.record import Trace, Value, cast_node
 from multigrad.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
+from multigrad.recipes.record import CodeRecipe
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import Trace, Value, cast_node
 
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
 
 
 class Context:
-    """What a class's code knows as `ctx`: it keeps what it is given, on symbolic values and on tensors."""
+    """What a class's code knows as `ctx`: it keeps what it is given, symbolic values or tensors."""
 
     def __init__(self, trace: Trace | None, args: Sequence[Any]) -> None:
         self._trace = trace
@@ -66,8 +68,8 @@ class Context:
         if self._trace is None:
             raise TypeError("an input is marked as dirty")
         raise self._trace.error(
-            "marks an input as dirty: its forward changes the caller's tensor, which other frameworks "
-            "cannot. Work on a copy: x.clone()"
+            "marks an input as dirty: its forward changes the caller's tensor, which other "
+            "frameworks cannot. Work on a copy: x.clone()"
         )
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -94,7 +96,7 @@ def may_have_gradient(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassRecipe:
+class ClassRecipe(CodeRecipe):
     """A `torch.autograd.Function` class."""
 
     function_class: type[torch.autograd.Function]
@@ -131,7 +133,7 @@ class ClassRecipe:
         return self.function_class.apply(*self.bind(args, kwargs))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return a call's arguments by position; with `setup_context`, torch adds the defaults too."""
+        """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
         signature = self.signature
         if signature is None or not (kwargs or self.has_setup):
             return args
@@ -188,8 +190,8 @@ class ClassRecipe:
             returned = run(backward, ctx, *(upstream if several else (upstream,)))
             if trace is not None and [value.node for value in watched] != nodes:
                 raise trace.error(
-                    "updates an input or an output in place in backward, which the caller would see in "
-                    "one framework only. Work on a copy: x.clone()"
+                    "updates an input or an output in place in backward, which the caller would "
+                    "see in one framework only. Work on a copy: x.clone()"
                 )
             gradients = self._count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))
@@ -206,7 +208,7 @@ class ClassRecipe:
             outputs,
             pull,
             first_order=once,
-            twice=not once,
+            second_order=not once,
             keeps_output=not kept.isdisjoint(computed),
             undifferentiable=ctx._marked,
         )
@@ -224,13 +226,15 @@ class ClassRecipe:
             called = "1 argument" if count == 1 else f"{count} arguments"
             raise GradientError(
                 f"{self.name}.backward returned {given} for {called} of {self.name}.apply; "
-                f"expected one for each, None where there is none"
+                "expected one for each, None where there is none"
             )
         return gradients[:count]
 
 
 def fit(gradient: Any, argument: Any) -> Any:
-    """Return a gradient as torch's engine takes it: cast to its argument's dtype, summed over what was repeated."""
+    """Return a gradient as torch's engine takes it: cast to its argument's dtype, summed over what
+    was repeated.
+    """
     if not (isinstance(gradient, Value) and may_have_gradient(argument)):
         return gradient
     given, expected = gradient.node.type, argument.node.type
@@ -239,12 +243,14 @@ def fit(gradient: Any, argument: Any) -> Any:
     if given.dtype != expected.dtype and is_float(given):
         gradient = gradient.trace.value(cast_node(gradient.node, expected.dtype))
     if UNKNOWN in (given.shape, expected.shape):
-        gradient = neutral.sum_to(gradient, argument)
+        gradient = xp.sum_to(gradient, argument)
     return gradient
 
 
 def unwrap_once(backward: Any) -> tuple[Any, bool]:
-    """Return a backward without `once_differentiable`, the promise that nobody differentiates it, and whether it was there."""
+    """Return a backward without `once_differentiable`, the promise that nobody differentiates it,
+    and whether it was there.
+    """
     if getattr(backward, "__code__", None) in ONCE:
         return backward.__wrapped__, True
     return backward, False
@@ -261,7 +267,7 @@ def import_function(function_class: Any) -> ClassRecipe:
         owner = getattr(function_class, "__self__", None)
         hint = f"; give the class itself: {owner.__name__}" if isinstance(owner, type) else ""
         raise TypeError(
-            f"expected a subclass of torch.autograd.Function, got "
+            "expected a subclass of torch.autograd.Function, got "
             f"{'class ' if is_class else ''}{function_class!r:.80}{hint}"
         )
     own, base = function_class, torch.autograd.Function
@@ -271,7 +277,7 @@ def import_function(function_class: Any) -> ClassRecipe:
     return ClassRecipe(function_class)
 
 
-# --- classes that captured code applies, wherever that is ------------------------------------------------------
+# --- classes that captured code applies, wherever that is -----------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)
@@ -294,7 +300,8 @@ def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: 
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
 
-# The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound before look up.
+# The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound
+# before look up.
 BASE: Any = torch.autograd.Function.__mro__[1]
 APPLY: Any = vars(torch.autograd.Function)["apply"]
 INTERCEPTIONS = (

@@ -12,14 +12,14 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from multigrad.capture import composites
-from multigrad.ir.neutral_arrays import REPLAYED
+from multigrad.random import REPLAYED
 
 from .capture import ALIASES
 from .hooks import top_hooks
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return what a function returns, run eagerly under torch's defaults; the generator stays as it is."""
+    """Return what a function returns, run eagerly under torch's defaults; the generator stays."""
     state = torch.get_rng_state()
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with ExitStack() as stack:
@@ -39,7 +39,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Leave torch.func transforms, and what reads along: tracing, fake tensors, a default device."""
+    """Leave torch.func transforms and what reads along: tracing, fake tensors, default devices."""
     with ExitStack() as stack:
         if torch._C._are_functorch_transforms_active():
             stack.enter_context(temporarily_clear_interpreter_stack())
@@ -109,6 +109,8 @@ DRAWS: dict[Any, Callable[..., Any]] = {
     **{f: ALIASES[f] for f in (torch.rand_like, torch.randn_like, torch.bernoulli)},
     torch.nn.functional.dropout: ALIASES[torch.nn.functional.dropout],
     torch.rand: _of_shape(ALIASES[torch.rand_like]),
-    torch.randn: _of_shape(ALIASES[torch.randn_like]), _T.bernoulli: composites.bernoulli,
-    _T.uniform_: _in_place(composites.uniform), _T.normal_: _in_place(composites.normal),
-}  # fmt: skip
+    torch.randn: _of_shape(ALIASES[torch.randn_like]),
+    _T.bernoulli: composites.bernoulli,
+    _T.uniform_: _in_place(composites.uniform),
+    _T.normal_: _in_place(composites.normal),
+}

@@ -1,4 +1,4 @@
-"""`xg.jit` on torch: one compiled function in which numbers and keys of the rule in force are run-time values."""
+"""`xg.jit` on torch: compiled code to which numbers and keys of the rule in force are inputs."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.context import CURRENT, Application, Frame
-from multigrad.lowering.backend import key_for, load_backend
+from multigrad.active.draws import Draws
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import key_for
+from multigrad.context import CURRENT, ActiveRules, RuleInForce
 
 from . import random
-from .compile import EPOCH, HIDDEN, JIT, MIRROR, Applied, has_static_numbers
+from .calls import has_static_numbers
+from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Applied
 
 Tensor: TypeAlias = Any
 
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return torch.compile(fn) in which numbers and keys of the rule in force are run-time values."""
+    """Return torch.compile(fn) to which numbers and keys of the rule in force are inputs."""
     compiled: dict[str, Callable[..., Any]] = {}
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
-        frame = CURRENT.get()
-        hidden = hide(frame.activations)
+        active = CURRENT.get()
+        hidden = hide(active.activations)
         structure = f"{hidden.token}~{EPOCH.text}"
         if structure not in compiled:
             compiled[structure] = torch.compile(copy_code(fn), **options)
-        with in_force(frame, hidden):
+        with in_force(active, hidden):
             return compiled[structure](*args, **kwargs)
 
     return call
 
 
 def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn behind code of its own: Dynamo keeps at most `recompile_limit` graphs for one code."""
+    """Return fn behind code of its own: Dynamo keeps `recompile_limit` graphs for one code."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -54,48 +57,47 @@ class Hidden:
 
     token: str
     exact: str
-    tensors: tuple[
-        Tensor, Tensor, Tensor
-    ]  # the numbers, the key's words, the next application's number
+    # The numbers, the key's words, the next application's number.
+    tensors: tuple[Tensor, Tensor, Tensor]
 
 
-def hide(application: Application | None) -> Hidden:
+def hide(in_force: RuleInForce | None) -> Hidden:
     """Return the rule in force with its numbers and its key as tensors."""
     numbers: tuple[Any, ...] = ()
     words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
     token = exact = f"{JIT}-"
-    if application is not None:
-        if application.counter is not None:
-            key = key_for(load_backend("torch"), application.key)
-            words, start, keyed = random.key_words(key), application.counter.count, "@"
-        token = exact = f"{JIT}{application.spec.token}{keyed}"
-        if not has_static_numbers(application):
-            numbers = application.spec.values
-            token = f"{HIDDEN}{application.spec.family.id}{keyed}"
+    if in_force is not None:
+        if in_force.counter is not None:
+            key = key_for(load_backend("torch"), in_force.key)
+            words, start, keyed = random.key_words(key), in_force.counter.count, "@"
+        token = exact = f"{JIT}{in_force.bound_rule.token}{keyed}"
+        if not has_static_numbers(in_force):
+            numbers = in_force.values
+            token = f"{HIDDEN}{in_force.specialization.id}{keyed}"
     # All in one tensor: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return Hidden(token, exact, (packed, words, torch.tensor(start, device="cpu")))
 
 
 @contextmanager
-def in_force(frame: Frame, hidden: Hidden) -> Iterator[None]:
-    """Mirror a rule whose numbers are hidden; afterwards its counter stands where it would eagerly."""
-    application, applied = frame.activations, Applied()
+def in_force(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
+    """Mirror a rule whose numbers are hidden; its counter ends where it would eagerly."""
+    in_force, applied = active.activations, Applied()
     before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
     with ExitStack() as stack:
-        if application is not None and application.counter is not None:
+        if in_force is not None and in_force.counter is not None:
             # What a graph break leaves to eager code goes on counting where compiled code is.
-            counter = SharedCounter(application.counter.count, applied)
-            inner = Application(application.spec, application.key, counter)
-            stack.callback(CURRENT.reset, CURRENT.set(replace(frame, activations=inner)))
+            counter = SharedCounter(in_force.counter.count, applied)
+            inner = RuleInForce(in_force.bound_rule, Draws(in_force.key, counter))
+            stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
         MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
         MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
         try:
             yield
         finally:
             MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied = before
-            if application is not None and application.counter is not None:
-                application.counter.advance(applied.number)
+            if in_force is not None and in_force.counter is not None:
+                in_force.counter.advance(applied.number)
 
 
 class SharedCounter:

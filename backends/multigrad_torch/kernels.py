@@ -1,7 +1,8 @@
-"""Torch's fast rows: kernels for code that nobody differentiates, and what each was measured to save.
+"""Torch's fast rows: kernels for code that nobody differentiates, and what each was measured to
+save.
 
-Times are of 1,000,000 float32 elements on one CPU thread, torch 2.13; `multigrad bench` measures them again.
-Every row gives the bits of the plain code, on NaN, infinities and signed zeros too.
+Times are of 1,000,000 float32 elements on one CPU thread, torch 2.13; `multigrad bench` measures
+them again. Every row gives the bits of the plain code, on NaN, infinities and signed zeros too.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.ir import ops
+from multigrad import ops
+from multigrad.backend import FastKernels, Pattern, kernel
+from multigrad.backend.matches import is_number, is_whole_norm, is_zero, square_products
 from multigrad.ir.graph import Node, make_node
-from multigrad.ir.op import elementwise
-from multigrad.ir.ops import Op
+from multigrad.ir.op import Op
 from multigrad.ir.types import Type
-from multigrad.lowering.matches import is_whole_norm, is_zero, square_products
-from multigrad.lowering.patterns import FastKernels, Pattern, kernel
+from multigrad.ops.results import elementwise
 
 from . import fused, masks
 from .elementwise import fitting
@@ -30,8 +31,8 @@ ONE = torch.ones((), device="cpu")
 
 def divide_by_reciprocal(node: Node) -> Node | None:
     """A number divided by a tensor, as torch does it itself."""
-    number, x = node.operands if node.op is ops.DIV else (None, None)
-    if number is None or x is None or number.type.kind != "scalar" or x.type.kind != "tensor":
+    number, x = node.operands
+    if number.type.kind != "scalar" or x.type.kind != "tensor":
         return None
     if x.op is fused.ONE_PLUS_SQUARE:  # left to `fused.divide_gradient`
         return None
@@ -44,10 +45,8 @@ NORM = kernel("torch.vector_norm", "x", lambda x: Type("tensor", x.dtype))
 
 
 def subtract_from_one(node: Node) -> Node | None:
-    if node.op is not ops.SUB or node.operands[1].type.kind != "tensor":
-        return None
     one, x = node.operands
-    fits = one.op is ops.CONST and one.attr("value") == 1
+    fits = x.type.kind == "tensor" and is_number(one, 1)
     return make_node(ONE_MINUS, (x,), {}, node.type) if fits else None
 
 
@@ -65,9 +64,7 @@ def take_whole_norm(node: Node) -> Node | None:
 
 def limit_by_number(node: Node) -> Node | None:
     """A clamp whose bound is written in the rule needs no look at it."""
-    fast = {ops.MAXIMUM: CLAMP_MIN, ops.MINIMUM: CLAMP_MAX}.get(node.op)
-    if fast is None:
-        return None
+    fast = LIMITS[node.op]
     for x, number in (node.operands, node.operands[::-1]):
         small = number.op is ops.CONST and abs(number.attr("value")) <= 65504.0
         if small and x.type.kind == "tensor":
@@ -79,12 +76,11 @@ def limit_by_number(node: Node) -> Node | None:
 
 CLAMP_MIN = kernel("torch.clamp_min", "x number", elementwise)
 CLAMP_MAX = kernel("torch.clamp_max", "x number", elementwise)
+LIMITS = {ops.MAXIMUM: CLAMP_MIN, ops.MINIMUM: CLAMP_MAX}
 
 
 def clamp_once(node: Node) -> Node | None:
     """min(max(x, low), high) is one clamp, which gives high where low > high too."""
-    if node.op is not ops.MINIMUM:
-        return None
     inner, high = node.operands
     if inner.op not in (ops.MAXIMUM, CLAMP_MIN) or not masks.is_full(inner.operands[0]):
         return None
@@ -93,7 +89,7 @@ def clamp_once(node: Node) -> Node | None:
     return make_node(ops.CLIP, (x, low, high), {}, node.type) if numbers else None
 
 
-# --- in place --------------------------------------------------------------------------------------------
+# --- in place -------------------------------------------------------------------------------------
 
 
 def subtract_from(x: Tensor, other: Any) -> Tensor:
@@ -124,13 +120,12 @@ def minimum_(x: Tensor, other: Any) -> Tensor:
     return x.clamp_max_(other if x.dtype is not torch.float16 else fitting(other, x.dtype))
 
 
-UNARY = (
-    ops.ABS, ops.NEG, ops.SQUARE, ops.SQRT, ops.RSQRT, ops.RECIPROCAL, ops.FLOOR, ops.CEIL, ops.ROUND,
-    ops.TRUNC, ops.EXP, ops.EXPM1, ops.LOG, ops.LOG1P, ops.SIN, ops.COS, ops.ATAN, ops.TANH,
-    ops.SIGMOID, ops.RELU,
-)  # fmt: skip
+UNARY = """
+    abs neg square sqrt rsqrt reciprocal floor ceil round trunc exp expm1 log log1p sin cos atan
+    tanh sigmoid relu
+"""
 IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
-    **{op: (getattr(Tensor, f"{op.name}_"),) for op in UNARY},
+    **{ops.OPS[name]: (getattr(Tensor, f"{name}_"),) for name in UNARY.split()},
     ops.ADD: (Tensor.add_, Tensor.add_),
     ops.SUB: (Tensor.sub_, subtract_from),
     ops.MUL: (Tensor.mul_, Tensor.mul_),
@@ -154,33 +149,40 @@ FAST = FastKernels(
     patterns=(
         Pattern(
             "torch.in_place",
-            "an op over a fresh temporary 40 to 80 us, into new memory 80 to 300; triangular's backward "
-            "760 to 490 us; at 1,000 elements 25 to 23 us",
+            "an op over a fresh temporary 40 to 80 us, into new memory 80 to 300; triangular's "
+            "backward 760 to 490 us; at 1,000 elements 25 to 23 us",
         ),
         Pattern(
             "torch.constants",
-            "a call with a tensor and a number 2.1 us at 1,000 elements, with a prepared constant 1.0",
+            "a call with a tensor and a number 2.1 us at 1,000 elements, with a prepared constant "
+            "1.0",
         ),
         *fused.PATTERNS,
         *masks.PATTERNS,
-        Pattern("torch.square", "u * u into new memory 84 us, square_ 41", square_products),
-        Pattern("torch.clamp", "two clamps 160 us, one 79", clamp_once),
+        Pattern(
+            "torch.square", "u * u into new memory 84 us, square_ 41", {ops.MUL: square_products}
+        ),
+        Pattern("torch.clamp", "two clamps 160 us, one 79", {ops.MINIMUM: clamp_once}),
         Pattern(
             "torch.reciprocal",
             "number / tensor is reciprocal and product, here over one temporary: 160 to 80 us",
-            divide_by_reciprocal,
+            {ops.DIV: divide_by_reciprocal},
         ),
         Pattern(
             "torch.one_minus",
             "over a temporary as one pass 43 us, as neg_ and add_ 85",
-            subtract_from_one,
+            {ops.SUB: subtract_from_one},
         ),
         Pattern(
             "torch.limit",
             "a bound without a look at its dtype: 0.2 us a call; relu_ for a bound of 0: 0.3 us",
-            limit_by_number,
+            dict.fromkeys(LIMITS, limit_by_number),
         ),
-        Pattern("torch.norm", "the whole norm without its axes: 0.3 us a call", take_whole_norm),
+        Pattern(
+            "torch.norm",
+            "the whole norm without its axes: 0.3 us a call",
+            {ops.NORM: take_whole_norm},
+        ),
     ),
     kernels={
         **fused.KERNELS,

@@ -1,4 +1,6 @@
-"""Torch's fast rows for masks: comparisons into floats and bytes, and gradients that a mask lets through."""
+"""Torch's fast rows for masks: comparisons into floats and bytes, and gradients that a mask lets
+through.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.ir import ops
+from multigrad import ops
+from multigrad.backend import Pattern, kernel
+from multigrad.backend.matches import is_zero
 from multigrad.ir.graph import Node, make_node
-from multigrad.ir.op import compared, elementwise
-from multigrad.ir.ops import Op
+from multigrad.ir.op import Op
 from multigrad.ir.types import BOOL, INPUT_SHAPE, T
-from multigrad.lowering.matches import is_zero
-from multigrad.lowering.patterns import Pattern, kernel
+from multigrad.ops.results import compared, elementwise
 
 from .elementwise import fitting
 from .elementwise import where as plain_where
@@ -25,12 +27,11 @@ LARGE = 1 << 14  # elements from which one pass over the memory costs more than 
 BLOCK = 1 << 17  # elements whose floats stay in the cache
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
 
-# --- comparisons -------------------------------------------------------------------------------------
+# --- comparisons ----------------------------------------------------------------------------------
 
 COMPARISONS: dict[Op, Callable[..., Tensor]] = {
-    ops.LT: torch.lt, ops.LE: torch.le, ops.GT: torch.gt, ops.GE: torch.ge,
-    ops.EQ: torch.eq, ops.NE: torch.ne,
-}  # fmt: skip
+    op: getattr(torch, op.name) for op in (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE)
+}
 MIRRORED = {ops.LT: ops.GT, ops.LE: ops.GE, ops.GT: ops.LT, ops.GE: ops.LE}
 
 
@@ -44,12 +45,14 @@ def into_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def pays(x: Tensor) -> bool:
-    """Return whether a way through floats pays: on a processor, for much memory that lies in one piece."""
+    """Return whether a way through floats pays: on a processor, for much contiguous memory."""
     return x.numel() >= LARGE and x.is_cpu and x.is_contiguous()
 
 
 def mask_by_blocks(x: Tensor, compare: Callable[..., Tensor], *numbers: Any) -> Tensor:
-    """Compare into a small buffer of floats, from there into bools: no memory is touched for the first time."""
+    """Compare into a small buffer of floats, from there into bools: no memory is touched for the
+    first time.
+    """
     mask = torch.empty(x.shape, dtype=torch.bool, device="cpu")
     block = min(BLOCK * torch.get_num_threads(), x.numel())
     buffer = x.new_empty(block)
@@ -96,8 +99,6 @@ def equals_its_clamp(x: Tensor, low: float, high: float, *, out: Tensor) -> Tens
 
 
 def compare_twice(node: Node) -> Node | None:
-    if node.op is not ops.AND:
-        return None
     first, second = node.operands
     pair = (PLAIN.get(first.op), PLAIN.get(second.op))
     if pair not in WINDOWS or first.operands[0] is not second.operands[0]:
@@ -124,11 +125,11 @@ def heaviside(x: Tensor) -> Tensor:
 
 
 def write_heaviside(node: Node) -> Node | None:
-    return make_node(HEAVISIDE, node.operands, {}, node.type) if node.op is ops.HEAVISIDE else None
+    return make_node(HEAVISIDE, node.operands, {}, node.type)
 
 
 def compare_into_floats(node: Node) -> Node | None:
-    if node.op is not ops.CAST or node.type.dtype != T:
+    if node.type.dtype != T:
         return None
     inner = node.operands[0]
     compared_op = inner.op if inner.op in COMPARISONS else PLAIN.get(inner.op)
@@ -136,11 +137,11 @@ def compare_into_floats(node: Node) -> Node | None:
 
 
 def compare_through_floats(node: Node) -> Node | None:
-    return _with_tensor_first(node.op, node, BOOL_RESULT) if node.op in COMPARISONS else None
+    return _with_tensor_first(node.op, node, BOOL_RESULT)
 
 
 def _with_tensor_first(op: Op, node: Node, results: dict[Op, Op]) -> Node | None:
-    """Return a comparison of the input's shape by another kernel, where its memory can be allocated so."""
+    """Return a comparison of the input's shape by another kernel, where its memory allows that."""
     a, b = node.operands
     if not is_full(a):
         if not is_full(b):
@@ -157,7 +158,7 @@ def is_full(node: Node) -> bool:
     return node.type.kind == "tensor" and node.type.dtype == T and node.type.shape == INPUT_SHAPE
 
 
-# --- masked gradients ----------------------------------------------------------------------------------
+# --- masked gradients -----------------------------------------------------------------------------
 
 MASKED = kernel("torch.masked", "x mask", lambda x, mask: elementwise(x))
 SELECT = kernel("torch.select", "mask x", lambda mask, x: elementwise(x))
@@ -187,8 +188,6 @@ def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
 
 
 def multiply_by_bytes(node: Node) -> Node | None:
-    if node.op is not ops.MUL:
-        return None
     for x, mask in (node.operands, node.operands[::-1]):
         is_cast = mask.op is ops.CAST and mask.operands[0].type.dtype == BOOL
         if is_cast and is_full(x) and mask.type == x.type:
@@ -197,8 +196,6 @@ def multiply_by_bytes(node: Node) -> Node | None:
 
 
 def select_bits(node: Node) -> Node | None:
-    if node.op is not ops.WHERE:
-        return None
     mask, x, other = node.operands
     fits = mask.type.kind == "tensor" and mask.type.shape == INPUT_SHAPE and is_full(x)
     return make_node(SELECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
@@ -206,9 +203,9 @@ def select_bits(node: Node) -> Node | None:
 
 def threshold_gradients(node: Node) -> Node | None:
     """where(x <= limit, 0, grad): NaN in x lets the gradient pass, as the kernel does."""
-    if node.op is not ops.WHERE or not is_zero(node.operands[1]):
+    condition, zero, grad = node.operands
+    if not is_zero(zero):
         return None
-    condition, _, grad = node.operands
     if condition.op not in (ops.LE, BOOL_RESULT[ops.LE]) or not is_full(grad):
         return None
     x, limit = condition.operands
@@ -218,31 +215,41 @@ def threshold_gradients(node: Node) -> Node | None:
 
 
 PATTERNS = (
-    Pattern("torch.heaviside", "(x > 0).to(dtype) 366 us, gt(out=) 89", write_heaviside),
+    Pattern(
+        "torch.heaviside",
+        "(x > 0).to(dtype) 366 us, gt(out=) 89",
+        {ops.HEAVISIDE: write_heaviside},
+    ),
     Pattern(
         "torch.compare_into_float",
         "a comparison and its cast 366 us, into floats 71",
-        compare_into_floats,
+        {ops.CAST: compare_into_floats},
     ),
     Pattern(
         "torch.compare_through_float",
         "into bools 311 us, into a buffer of floats and from there into bools 130",
-        compare_through_floats,
+        dict.fromkeys(COMPARISONS, compare_through_floats),
     ),
     Pattern(
-        "torch.window", "low <= x <= high by three passes 640 us, by a clamp 240", compare_twice
+        "torch.window",
+        "low <= x <= high by three passes 640 us, by a clamp 240",
+        {ops.AND: compare_twice},
     ),
     Pattern(
         "torch.masked_product",
         "grad * mask.to(dtype) 476 us, mask.view(int8).to(dtype).mul_(grad) 114",
-        multiply_by_bytes,
+        {ops.MUL: multiply_by_bytes},
     ),
     Pattern(
         "torch.threshold",
         "where(x <= limit, 0, grad) 3.4 ms, one kernel 101 us",
-        threshold_gradients,
+        {ops.WHERE: threshold_gradients},
     ),
-    Pattern("torch.select_bits", "where(mask, x, 0) 3.4 ms, by the bits 230 us", select_bits),
+    Pattern(
+        "torch.select_bits",
+        "where(mask, x, 0) 3.4 ms, by the bits 230 us",
+        {ops.WHERE: select_bits},
+    ),
 )
 KERNELS: dict[Op, Callable[..., Any]] = {
     HEAVISIDE: heaviside,

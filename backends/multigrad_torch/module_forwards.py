@@ -1,7 +1,8 @@
 """The rules that were in force at a module's forwards: what hooks on its parameters go by.
 
-A backward belongs to a forward that may not be the last one, so the outputs of the outermost module note, when
-backward reaches them, how far forwards had come then. Eras count the changes of the frame on one thread.
+A backward belongs to a forward that may not be the last one, so the outputs of the outermost module
+note, when backward reaches them, how far forwards had come then. Eras count the changes of the
+active rules on one thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.context import CURRENT, EMPTY, Frame
+from multigrad.context import CURRENT, EMPTY, ActiveRules
 
 from .hooks import note_regions
 
@@ -26,36 +27,39 @@ if TYPE_CHECKING:
     from .param_hooks import ParamHook
 
 Tensor: TypeAlias = Any
-MOST_NOTES = 16  # of one module: a backward that comes later than so many changes of the frame takes the oldest
+# of one module: a backward that comes later than so many changes of the active rules takes the
+# oldest
+MOST_NOTES = 16
 MOST_BACKWARDS = 256
 DEVICES = ("cuda", "cpu")
 _eras = itertools.count(1)
 
 
 class _Era(threading.local):
-    """The number of the frame that this thread noted last."""
+    """The number of the active rules that this thread noted last."""
 
     number = 0
-    frame: Frame | None = None
+    active: ActiveRules | None = None
 
 
 _ERA = _Era()
-# How far forwards had come, by the backward that reached them; the engine may use threads of its own.
+# How far forwards had come, by the backward that reached them; the engine may use threads of its
+# own.
 _REACHED: OrderedDict[int, int] = OrderedDict()
 
 
-def era_of(frame: Frame) -> int:
-    """Return the number of a frame's era, a new one where this thread noted another frame last."""
-    if _ERA.frame is not frame:
-        _ERA.frame, _ERA.number = frame, next(_eras)
+def era_of(active: ActiveRules) -> int:
+    """Return the number of these rules' era, a new one where this thread noted other rules last."""
+    if _ERA.active is not active:
+        _ERA.active, _ERA.number = active, next(_eras)
     return _ERA.number
 
 
 class Forwards:
-    """The frames at a module's forwards that record gradients, by their eras."""
+    """The active rules at a module's forwards that record gradients, by their eras."""
 
     def __init__(self) -> None:
-        self.notes: deque[tuple[int, Frame]] = deque(maxlen=MOST_NOTES)
+        self.notes: deque[tuple[int, ActiveRules]] = deque(maxlen=MOST_NOTES)
         self.hooks: set[ParamHook] = set()
         # Of a model whose hooks were asked for: these hook what is new in it.
         self.renewals: list[Callable[[], None]] = []
@@ -64,7 +68,7 @@ class Forwards:
         self._handles: list[Any] = []
 
     def watch(self, module: nn.Module) -> None:
-        """Note the frame at each forward of a module from now on."""
+        """Note the active rules at each forward of a module from now on."""
         self._handles.append(module.register_forward_pre_hook(self))
 
     @property
@@ -79,17 +83,17 @@ class Forwards:
         self.note()
 
     def note(self) -> None:
-        """Note the frame in force."""
+        """Note the active rules."""
         note_regions()
         if not torch.is_grad_enabled():  # an evaluation before backward does not count
             return
-        frame = CURRENT.get()
-        era = era_of(frame)
+        active = CURRENT.get()
+        era = era_of(active)
         self.is_half = torch._C._is_any_autocast_enabled() and any(map(is_half, DEVICES))
         if not self.notes or self.notes[-1][0] != era:
-            self.notes.append((era, frame))
+            self.notes.append((era, active))
 
-    def note_at(self, era: float) -> tuple[int, Frame]:
+    def note_at(self, era: float) -> tuple[int, ActiveRules]:
         """Return what stood last at the end of an era."""
         for note in reversed(self.notes):
             if note[0] <= era:
@@ -142,13 +146,15 @@ def forget(module: nn.Module) -> None:
         forwards.remove()
 
 
-def frame_for(forwards: Sequence[Forwards]) -> Frame:
-    """Return the frame of the last forward, among modules, that the backward running now belongs to."""
+def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
+    """Return the active rules of the last forward, among modules, that the running backward belongs
+    to.
+    """
     era = _REACHED.get(torch._C._current_graph_task_id(), math.inf)
     return max((each.note_at(era) for each in forwards), key=_first)[1]
 
 
-def _first(note: tuple[int, Frame]) -> int:
+def _first(note: tuple[int, ActiveRules]) -> int:
     return note[0]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from multigrad.activation import Activation as AnyActivation
-from multigrad.fixed import FixedParams
-from multigrad.rule import Rule
+from multigrad.ground.fixed import FixedParams
+from multigrad.in_force.activation import Activation as AnyActivation
+from multigrad.rulebook.rule import Rule
 
 from .attach import tracing_state, warn_of_trace
-from .compile import call_traced
+from .compile import call_activation
 from .hooks import is_forward_mode_enabled, note_regions, top_hooks
 
 is_compiling = torch.compiler.is_compiling
@@ -28,10 +28,10 @@ class Activation(nn.Module):
         ...     y = act(x)
 
     Args:
-        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or Heaviside, in
-            any case.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it the true
-            derivative acts (zero for Heaviside).
+        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
+            Heaviside, in any case.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+            the true derivative acts (zero for Heaviside).
         params: values for the rule's params.
 
     Shape: input and output `(*)`, any float dtype.
@@ -71,13 +71,13 @@ class Activation(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the activation of x."""
         if is_compiling():
-            return call_traced(self._activation, x)
+            return call_activation(self._activation, x)
         if top_hooks(True) is not None or not is_forward_mode_enabled():  # see `may_run_again`
             note_regions()
         return self._activation.apply(x)
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run forward under torch.jit.trace; where a gradient of ours acts, that says what is kept."""
+        """Run forward under torch.jit.trace; where a gradient of ours acts, say what is kept."""
         act = self._activation
         if act.forward.differentiable and act.in_force() is None and tracing_state() is not None:
             warn_of_trace("the true derivative for the gradient")

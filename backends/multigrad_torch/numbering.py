@@ -1,7 +1,8 @@
 """Which application is which, where Dynamo traces the same code more than once.
 
-Each keyed application that compiled code makes gets a number, so that it draws its own. Dynamo may restart a
-compilation, or leave part of its code to another frame: the same application must then find its number again.
+Each keyed application that compiled code makes gets a number, so that it draws its own. Dynamo may
+restart a compilation, or leave part of its code to another frame: the same application must then
+find its number again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ serial = itertools.count()
 
 @dataclass(slots=True)
 class Compilation:
-    """The numbers of the applications of one keyed rule in one compilation, which Dynamo may restart."""
+    """The numbers of a keyed rule's applications in one compilation, which Dynamo may restart."""
 
     context: Any  # torch._guards.CompileContext
     counter: Any
@@ -27,7 +28,7 @@ class Compilation:
     serials: list[int] = field(default_factory=list)
 
     def spare(self) -> list[int]:
-        """Take the numbers that the last attempt did not use: it left their code to another frame."""
+        """Take the numbers that the last attempt did not use: it left their code to a new frame."""
         used = self.position if self.context.attempt == self.attempt else 0
         spare, self.serials = self.serials[used:], self.serials[:used]
         return spare

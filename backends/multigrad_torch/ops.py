@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.ir.ops import Op
+from multigrad.backend import compositions
+from multigrad.ir.op import Op
 
-from . import activations, arrays, elementwise
+from . import activations, arrays, elementwise, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED"]
 
-OPS: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OWN: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OPS = {**compositions(OWN, elementwise.widened), **OWN}
+NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}

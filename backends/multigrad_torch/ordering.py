@@ -1,15 +1,14 @@
-"""Torch's rows of the ordering family: op to callable."""
+"""Torch's rows of the ordering family, each function named as its op."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
-from multigrad.ir import ops
-from multigrad.ir.op import Op
+from multigrad.backend import rows_of
 
 Tensor: TypeAlias = torch.Tensor
 Axis = int | tuple[int, ...] | None
@@ -33,6 +32,29 @@ def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
 
 def cumprod(x: Tensor, *, axis: int) -> Tensor:
     return torch.cumprod(accumulating(x), axis).to(x.dtype)
+
+
+def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    if not reverse or x.ndim == 0:
+        return torch.logcumsumexp(wide(x), axis).to(x.dtype)
+    return torch.logcumsumexp(wide(x).flip(axis), axis).flip(axis).to(x.dtype)
+
+
+def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    """Combined with neighbors at twice the distance in each step."""
+    if values.ndim == 0:
+        return values.clone()
+    sums, y = wide(values), wide(y)
+    sums, y = (sums.flip(axis), y.flip(axis)) if reverse else (sums, y)
+    shift, length = 1, values.shape[axis]
+    while shift < length:
+        later, earlier = (y.narrow(axis, at, length - shift) for at in (shift, 0))
+        share = torch.where(later == earlier, 1.0, torch.exp((later - earlier).clamp(max=0.0)))
+        added = sums.narrow(axis, shift, length - shift) + share * sums.narrow(
+            axis, 0, length - shift
+        )
+        sums, shift = torch.cat([sums.narrow(axis, 0, shift), added], axis), shift * 2
+    return (sums.flip(axis) if reverse else sums).to(values.dtype)
 
 
 def cummax(x: Tensor, *, axis: int) -> Tensor:
@@ -124,10 +146,6 @@ def as_rows(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return last.reshape((*last.shape[:kept], math.prod(last.shape[kept:])))
 
 
-def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return quantile(x, axis=axis, keepdims=keepdims, q=0.5)  # torch.median takes the lower of two
-
-
 def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
     # torch.quantile takes float32 and float64 only, one axis, and at most 2**24 elements.
     axes = axes_of(x, axis)
@@ -164,20 +182,4 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     return torch.movedim(weights, back, axes).to(x.dtype)
 
 
-OPS: dict[Op, Callable[..., Any]] = {
-    ops.CUMSUM: cumsum,
-    ops.CUMPROD: cumprod,
-    ops.CUMMAX: cummax,
-    ops.CUMMIN: cummin,
-    ops.HOLD: hold,
-    ops.UNHOLD: unhold,
-    ops.SORT: sort,
-    ops.SORT_LIKE: sort_like,
-    ops.UNSORT: unsort,
-    ops.ARGMAX_MASK: argmax_mask,
-    ops.ARGMIN_MASK: argmin_mask,
-    ops.TOP_K_MASK: top_k_mask,
-    ops.MEDIAN: median,
-    ops.QUANTILE: quantile,
-    ops.QUANTILE_WEIGHTS: quantile_weights,
-}
+OPS = rows_of(vars())

@@ -1,32 +1,29 @@
 """Rules on parameter gradients, by torch's hooks.
 
-A hook on a parameter transforms its gradient by the rule in force at the forward that a backward belongs to: that of the
-module that owns it, or of a module around that, whichever came last. Hooks are attached by `attach_param_hooks`, or by
-themselves at each forward inside of a `use` that names the scope "params": torch then calls `attach_at_forward` before
-every module. Both kinds share one register, so that no parameter has two.
+A hook on a parameter transforms its gradient by the rule in force at the forward that a backward
+belongs to: that of the module that owns it, or of a module around that, whichever came last. Hooks
+are attached by `attach_param_hooks`, or by themselves (`automatic_hooks.py`). Both kinds share one
+register, so that no parameter has two.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
-from multigrad.context import CURRENT, Application, Frame
+from multigrad.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.errors import GradientError
-from multigrad.threads import make_lock
+from multigrad.ground.threads import make_lock
 
 from . import sharded
-from .module_forwards import Forwards, forget, forwards_of, frame_for
+from .module_forwards import Forwards, forget, forwards_of, rules_for
 from .odd_gradients import apply_to_gradient, apply_unscaled
 
 Tensor: TypeAlias = Any
@@ -35,7 +32,7 @@ HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 
 
 class ParamHooks:
-    """The hooks on one model; `remove()` takes them off. Also a context manager that removes them."""
+    """The hooks on one model; `remove()` takes them off, as does leaving them as a context."""
 
     def __init__(self, model: nn.Module, unscale: Any = None) -> None:
         self.unscale = unscale
@@ -76,12 +73,13 @@ class ParamHooks:
 def attach_param_hooks(model: nn.Module, *, unscale: Any = None) -> ParamHooks:
     """Let rules of scope "params" and "all" act on the gradients of a model's parameters.
 
-    The rule is that in force at the forward that backward belongs to, so it acts even where backward runs after the
-    `with`, or after another forward. Frozen parameters are skipped; a parameter that is hooked already is not hooked
-    twice. Inside of a `use` that names the scope "params", hooks attach by themselves to what is below a module that is
-    called: attach them yourself where code calls a method (`model.encode(x)`, `model.forward(x)`) of a model that it
-    never calls; then the rule around backward acts. Code that torch.compile has made before is not aware of hooks
-    unless it is a compiled module: attach first, then compile.
+    The rule is that in force at the forward that backward belongs to, so it acts even where
+    backward runs after the `with`, or after another forward. Frozen parameters are skipped; a
+    parameter that is hooked already is not hooked twice. Inside of a `use` that names the scope
+    "params", hooks attach by themselves to what is below a module that is called: attach them
+    yourself where code calls a method (`model.encode(x)`, `model.forward(x)`) of a model that it
+    never calls; then the rule around backward acts. Code that torch.compile has made before is not
+    aware of hooks unless it is a compiled module: attach first, then compile.
 
     Example:
         >>> hooks = attach_param_hooks(model)
@@ -92,20 +90,22 @@ def attach_param_hooks(model: nn.Module, *, unscale: Any = None) -> ParamHooks:
 
     Args:
         model: the model.
-        unscale: the `torch.amp.GradScaler` that scales the loss, so that rules get the gradients without its scale
-            (and what they return is scaled again, for `scaler.step`).
+        unscale: the `torch.amp.GradScaler` that scales the loss, so that rules get the gradients
+            without its scale (and what they return is scaled again, for `scaler.step`).
 
     Returns:
         The hooks: `remove()` takes them off.
 
     Raises:
-        GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of their own.
+        GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of
+            their own.
     """
     return ParamHooks(model, unscale)
 
 
 def remove_param_hooks(model: nn.Module) -> None:
-    """Take all hooks off a model's parameters, those that attached by themselves and those of `attach_param_hooks`.
+    """Take all hooks off a model's parameters, those that attached by themselves and those of
+    `attach_param_hooks`.
 
     Example:
         >>> with xg.use("clip_norm", scope="params"):
@@ -121,7 +121,7 @@ def remove_param_hooks(model: nn.Module) -> None:
         forget(module)
 
 
-# --- one parameter -----------------------------------------------------------------------------------------
+# --- one parameter --------------------------------------------------------------------------------
 
 
 class ParamHook:
@@ -146,25 +146,25 @@ class ParamHook:
         return parameter.register_hook(self)
 
     def __call__(self, grad: Tensor) -> Tensor:
-        application = self.rule()
-        return grad if application is None else self.apply(application, grad)
+        in_force = self.rule()
+        return grad if in_force is None else self.apply(in_force, grad)
 
-    def rule(self) -> Application | None:
+    def rule(self) -> RuleInForce | None:
         """Return the rule that acts on the gradient that has come."""
-        return self.rule_in(frame_for(self.forwards)) or self.rule_in(CURRENT.get())
+        return self.rule_in(rules_for(self.forwards)) or self.rule_in(CURRENT.get())
 
-    def rule_in(self, frame: Frame) -> Application | None:
-        """Return a frame's rule, if it acts through hooks of this kind."""
-        return frame.params if frame.hooks_params or self.asked is not None else None
+    def rule_in(self, active: ActiveRules) -> RuleInForce | None:
+        """Return the rule among them, if it acts through hooks of this kind."""
+        return active.params if active.hooks_params or self.asked is not None else None
 
-    def apply(self, application: Application, grad: Tensor) -> Tensor:
+    def apply(self, in_force: RuleInForce, grad: Tensor) -> Tensor:
         """Apply a rule to a gradient, which may be sparse or scaled."""
         scaler = None if self.asked is None else self.asked.unscale
         if scaler is not None:
-            return apply_unscaled(application, grad, self.name, scaler)
+            return apply_unscaled(in_force, grad, self.name, scaler)
         if any(each.is_half for each in self.forwards):
-            warn_of_scaled(application)
-        return apply_to_gradient(application, grad, self.name)
+            warn_of_scaled(in_force)
+        return apply_to_gradient(in_force, grad, self.name)
 
     def go_by(self, forwards: Forwards) -> None:
         """Follow the forwards of one more module."""
@@ -187,7 +187,9 @@ class ParamHook:
 
 
 class ShardedHook(ParamHook):
-    """The hook on a parameter of `fully_shard`: it acts on the reduced gradient, which autograd never sees."""
+    """The hook on a parameter of `fully_shard`: it acts on the reduced gradient, which autograd
+    never sees.
+    """
 
     def register(self, parameter: Tensor) -> Any:
         """Let `fully_shard` call this when it has added to the gradient."""
@@ -195,16 +197,17 @@ class ShardedHook(ParamHook):
         return parameter.register_post_accumulate_grad_hook(self)
 
     def __call__(self, parameter: Tensor) -> None:
-        application = self.rule()
-        if application is not None and parameter.grad is self._left():
+        in_force = self.rule()
+        if in_force is not None and parameter.grad is self._left():
             raise GradientError(
-                f"rule {application.spec.family.rule.name!r} cannot act on parameter {self.name!r} of "
-                f"fully_shard: its gradient was added to one that was there before. Call "
-                f"optimizer.zero_grad(set_to_none=True) before backward or, to accumulate gradients, "
-                f"apply the rule to their sum: xg.apply_to_gradients(grads, rule) before optimizer.step()"
+                f"rule {in_force.specialization.rule.name!r} cannot act on parameter {self.name!r} "
+                "of fully_shard: its gradient was added to one that was there before. Call "
+                "optimizer.zero_grad(set_to_none=True) before backward or, to accumulate "
+                "gradients, apply the rule to their sum: xg.apply_to_gradients(grads, rule) "
+                "before optimizer.step()"
             )
-        if application is not None:
-            parameter.grad = self.apply(application, parameter.grad)
+        if in_force is not None:
+            parameter.grad = self.apply(in_force, parameter.grad)
         self._left = weakref.ref(parameter.grad)
 
 
@@ -212,13 +215,13 @@ def nothing() -> None:
     """Stand for a gradient that is not there."""
 
 
-def warn_of_scaled(application: Application) -> None:
-    """Say that gradients under autocast to float16 are a GradScaler's, as long as nobody has said whose."""
+def warn_of_scaled(in_force: RuleInForce) -> None:
+    """Say that gradients under autocast to float16 are a GradScaler's, if nobody has said whose."""
     warnings.warn(
-        f"rule {application.spec.family.rule.name!r} acts on parameters' gradients of a forward under "
-        f"autocast to float16, which a GradScaler scales: pass it as "
-        f"multigrad.hook.attach_param_hooks(model, unscale=scaler), or call xg.apply_to_gradients after "
-        f"scaler.unscale_(optimizer)",
+        f"rule {in_force.specialization.rule.name!r} acts on parameters' gradients of a forward "
+        "under autocast to float16, which a GradScaler scales: pass it as "
+        "multigrad.hook.attach_param_hooks(model, unscale=scaler), or call xg.apply_to_gradients "
+        "after scaler.unscale_(optimizer)",
         UserWarning,
         stacklevel=2,
     )
@@ -234,7 +237,7 @@ def find_hook(parameter: Tensor) -> ParamHook | None:
     return hook if hook is not None and hook.parameter() is parameter else None
 
 
-# --- the parameters of a module --------------------------------------------------------------------------------
+# --- the parameters of a module -------------------------------------------------------------------
 
 
 def hook_tree(root: nn.Module, asked: ParamHooks | None) -> list[ParamHook]:
@@ -278,7 +281,8 @@ def _hook_below(
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a module's own trainable parameters, also those in lists and dicts, where Keras's layers have them.
+    """Yield a module's own trainable parameters, also those in lists and dicts, where Keras's
+    layers have them.
 
     Raises:
         GradientError: torch.func takes the gradient of what stands for one: it calls no hooks.
@@ -303,82 +307,9 @@ def refuse_transformed(module: nn.Module, name: str, value: Tensor) -> None:
     while functorch.is_functorch_wrapped_tensor(value):
         if functorch.is_gradtrackingtensor(value):
             raise GradientError(
-                f"the rule of scope 'params' cannot act on {type(module).__name__}.{name}: torch.func "
-                f"differentiates what stands for it, and calls no hooks. Apply the rule to the gradients: "
-                f"xg.apply_to_gradients(grads, rule), outside of this `use` or under scope='activations'"
+                f"the rule of scope 'params' cannot act on {type(module).__name__}.{name}: "
+                "torch.func differentiates what stands for it, and calls no hooks. Apply the rule "
+                "to the gradients: xg.apply_to_gradients(grads, rule), outside of this `use` or "
+                "under scope='activations'"
             )
         value = functorch.get_unwrapped(value)
-
-
-# --- hooks that attach by themselves -----------------------------------------------------------------------
-
-COMPILED_MODULE = r"Using `torch.compile\(module\)` when there are global hooks on modules"
-
-
-class _Active:
-    """How many `use` that name the scope "params" are entered now, on all threads."""
-
-    number = 0
-    handles: tuple[Any, ...] = ()
-
-
-class _Outermost(threading.local):
-    """The outermost module that is called now on this thread, and all below it."""
-
-    module: Any = None
-    below: Any = frozenset()
-
-
-_OUTERMOST = _Outermost()
-
-
-@contextmanager
-def hook_params() -> Iterator[None]:
-    """Let hooks attach by themselves; the frame says on which thread, and in which task."""
-    with _lock:
-        if _Active.number == 0:
-            expect_compiled_modules()
-            _Active.handles = (
-                register_module_forward_pre_hook(attach_at_forward),
-                register_module_forward_hook(attach_after_forward, always_call=True),
-            )
-        _Active.number += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _Active.number -= 1
-            if _Active.number == 0:
-                for handle in _Active.handles:
-                    handle.remove()
-
-
-def expect_compiled_modules() -> None:
-    """Silence torch's warning that our hook is called for a compiled module too: it is meant to be."""
-    # Each change of the filters lets Python repeat warnings that it has shown, so there is at most one.
-    known = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
-    if COMPILED_MODULE not in known:
-        warnings.filterwarnings("ignore", COMPILED_MODULE, UserWarning)
-
-
-@torch._dynamo.disable
-def attach_at_forward(module: nn.Module, inputs: Any) -> None:
-    """Hook all parameters below the outermost module before its forward, where the frame says so."""
-    if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
-        return
-    hook_tree(module, None)
-    forwards = forwards_of(module)
-    forwards.mark(module)
-    forwards.note()  # too late for the module to call its new hook in this forward
-    _OUTERMOST.module = weakref.ref(module)
-    _OUTERMOST.below = weakref.WeakSet(module.modules())
-
-
-@torch._dynamo.disable
-def attach_after_forward(module: nn.Module, inputs: Any, outputs: Any) -> None:
-    """Hook what the forward of the outermost module has made; it gave None where it has failed."""
-    if _OUTERMOST.module is None or _OUTERMOST.module() is not module:
-        return
-    _OUTERMOST.module, _OUTERMOST.below = None, frozenset()
-    if outputs is not None and CURRENT.get().hooks_params:
-        hook_tree(module, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -55,7 +56,9 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw for a tensor of another class: a jagged one draws for its values, a distributed one its part of the whole."""
+    """Draw for a tensor of another class: a jagged one draws for its values, a distributed one its
+    part of the whole.
+    """
     tensors = sys.modules.get("torch.distributed.tensor")
     if tensors is not None and isinstance(x, tensors.DTensor):
         return draw_part(draw, key, x)
@@ -67,7 +70,7 @@ def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tenso
 
 
 def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw for a DTensor what one process would: all draw the whole from one key, and keep their part."""
+    """Draw for a DTensor what one process would: each draws the whole, and keeps its part."""
     from torch.distributed.tensor import DTensor, Replicate
 
     mesh = x.device_mesh
@@ -92,7 +95,13 @@ def draw_key() -> Tensor:
     if torch.compiler.is_compiling():
         return draw_key_op()
     words = draw_words()
-    return tuple(words.tolist()) if is_readable(words) else words
+    if not is_readable(words):
+        return words
+    if torch._C._get_tracing_state() is None:
+        return tuple(words.tolist())
+    with warnings.catch_warnings():  # what a trace keeps is said where it is applied
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return tuple(words.tolist())
 
 
 def key_pair(key: Tensor) -> Tensor:

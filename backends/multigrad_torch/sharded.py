@@ -1,8 +1,8 @@
 """Parameters that are sharded over processes: whose gradients a hook can reach, and how.
 
-`fully_shard` runs forward and backward on gathered parameters, and adds the reduced gradient to the sharded one
-itself. FullyShardedDataParallel flattens several parameters into one, of whose gradient each process has a slice
-that ends anywhere: no rule for one parameter can act there.
+`fully_shard` runs forward and backward on gathered parameters, and adds the reduced gradient to the
+sharded one itself. FullyShardedDataParallel flattens several parameters into one, of whose gradient
+each process has a slice that ends anywhere: no rule for one parameter can act there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ STAND_INS = ("_unsharded_param", "_sharded_post_forward_param")
 
 
 def owners() -> dict[int, Tensor]:
-    """Return the sharded parameters of `fully_shard`, by the identity of all that stands for them in modules."""
+    """Return the sharded parameters of `fully_shard`, by the identity of all that stands for them
+    in modules.
+    """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
         return {}
@@ -44,10 +46,11 @@ def refuse(module: nn.Module) -> None:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and (isinstance(module, fsdp.FullyShardedDataParallel) or is_flat(module)):
         raise GradientError(
-            "the rule of scope 'params' cannot act on the parameters of a FullyShardedDataParallel, which "
-            "computes the gradient of a flat one in their place. Shard by "
-            "torch.distributed.fsdp.fully_shard instead, or apply the rule before optimizer.step(): "
-            "xg.apply_to_gradients(grads, rule) acts on each process's slice alone"
+            "the rule of scope 'params' cannot act on the parameters of a "
+            "FullyShardedDataParallel, which computes the gradient of a flat one in their place. "
+            "Shard by torch.distributed.fsdp.fully_shard instead, or apply the rule before "
+            "optimizer.step(): xg.apply_to_gradients(grads, rule) acts on each process's slice "
+            "alone"
         )
 
 

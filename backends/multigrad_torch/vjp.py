@@ -15,7 +15,8 @@ Tensor: TypeAlias = torch.Tensor
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of tensors gives, and the map from cotangents to one gradient per input.
+    """Return what a function of tensors gives, and the map from cotangents to one gradient per
+    input.
 
     Inside of another differentiation the inputs stay part of its graph, and so do the gradients.
     """
@@ -36,9 +37,13 @@ def vjp(
             torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i] for i in active
         ]
         found = torch.autograd.grad(
-            [outputs[i] for i in active], [own[i] for i in wrt], given, retain_graph=True,
-            create_graph=nested, allow_unused=True,
-        )  # fmt: skip
+            [outputs[i] for i in active],
+            [own[i] for i in wrt],
+            given,
+            retain_graph=True,
+            create_graph=nested,
+            allow_unused=True,
+        )
         for i, gradient in zip(wrt, found, strict=True):
             gradients[i] = gradients[i] if gradient is None else gradient
         return gradients

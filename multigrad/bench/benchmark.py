@@ -48,8 +48,8 @@ def run(options: Options) -> int:
     """Measure what the options ask for and return the exit code.
 
     Raises:
-        ResultsFileError, MissingPlotExtra, OSError: nothing is measured where the earlier file or the
-            picture could not be used.
+        ResultsFileError, MissingPlotExtra, OSError: nothing is measured where the earlier file or
+            the picture could not be used.
     """
     then = None if options.earlier is None else results.read(options.earlier)
     if options.picture is not None:
@@ -99,7 +99,9 @@ class Task:
 
 
 def measure(options: Options) -> Results:
-    """Measure every cell in this process, then the overheads and bridges, then Keras in its own processes."""
+    """Measure every cell in this process, then the overheads and bridges, then Keras in its own
+    processes.
+    """
     found = Results(machine=describe_machine(), absences=list(options.absences))
     threads = count_threads(options.threads)
     prepare_threads(threads)
@@ -212,7 +214,19 @@ def measure_cell(
     ratios = {name: race.compare(OURS, name) for name in rivals if name != OURS}
     relative = {name: race.compare(name, HAND_WRITTEN) for name in rivals}
     copy = race.summarize(COPY)
-    found.cells.append(Cell(backend, case, size, threads, copy, timings, ratios, relative, kept))
+    found.cells.append(
+        Cell(
+            backend,
+            case,
+            size,
+            threads=threads,
+            copy=copy,
+            timings=timings,
+            ratios=ratios,
+            relative=relative,
+            kept_bytes=kept,
+        )
+    )
 
 
 def measure_contest(contest: Callable[[], Contest], found: Results) -> None:

@@ -1,6 +1,8 @@
-"""What a bridge costs: an activation that runs in another framework, beside the same one in its tensors' own.
+"""What a bridge costs: an activation that runs in another framework, beside the same one in its
+tensors' own.
 
-Forward and backward as each framework's users run them: eager in PyTorch, in one `jax.jit`, in one `tf.function`.
+Forward and backward as each framework's users run them: eager in PyTorch, in one `jax.jit`, in one
+`tf.function`.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from multigrad.activation import Activation
 from multigrad.bridging import call_activation
+from multigrad.in_force.activation import Activation
 
 from .cases import BRIDGES_PART, NATIVE, STEP, Effort
 from .contests import Contest
@@ -34,13 +36,13 @@ def measure_bridges(
         BRIDGES_PART,
         host,
         STEP,
-        size,
-        threads,
-        {name: race.summarize(name) for name in rivals},
-        {guest: race.compare(guest, NATIVE) for guest in guests},
+        size=size,
+        threads=threads,
+        timings={name: race.summarize(name) for name in rivals},
+        ratios={guest: race.compare(guest, NATIVE) for guest in guests},
     )
 
 
 def run_in(guest: str, activation: Activation, x: Tensor) -> Tensor:
     """Return the activation of x, run in a guest with its backward."""
-    return call_activation(activation.forward, activation.application(), x, guest)
+    return call_activation(activation.forward, activation.own_in_force(), x, guest)

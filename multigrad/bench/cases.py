@@ -1,4 +1,6 @@
-"""What can be measured: rules under activations, sizes and frameworks, and how the command line names them."""
+"""What can be measured: rules under activations, sizes and frameworks, and how the command line
+names them.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,9 @@ def read_size(word: str) -> int:
 
 
 def choose_backends(names: Sequence[str]) -> list[str]:
-    """Return the frameworks to measure: those named, which must be there, or all that are installed."""
+    """Return the frameworks to measure: those named, which must be there, or all that are
+    installed.
+    """
     absences = {
         framework.name: explain_absence(framework)
         for framework in FRAMEWORKS

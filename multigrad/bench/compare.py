@@ -57,7 +57,9 @@ def compare(then: Results, now: Results) -> list[Change]:
 
 
 def find_differences(then: Results, now: Results) -> list[str]:
-    """Return what else is not as it was: the machine, and the versions of what both have measured."""
+    """Return what else is not as it was: the machine, and the versions of what both have
+    measured.
+    """
     pairs = [(name, then.machine.get(name), value) for name, value in now.machine.items()]
     pairs += [(name, then.versions.get(name, value), value) for name, value in now.versions.items()]
     return [

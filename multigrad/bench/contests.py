@@ -1,6 +1,8 @@
-"""What stands beside the native code of its framework: bridges and Keras layers, and how much longer they may take.
+"""What stands beside the native code of its framework: bridges and Keras layers, and how much
+longer they may take.
 
-Kept apart from `results`, which writes and reads them, so that the process that runs Keras needs nothing else.
+Kept apart from `results`, which writes and reads them, so that the process that runs Keras needs
+nothing else.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ FIT_TARGET = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """All contenders of one framework at one size: measured together, so to be compared with each other.
+    """All contenders of one framework at one size: measured together, so to be compared with each
+    other.
 
     Attributes:
         part: "bridges" or "keras".
         backend: the host, or what Keras runs on.
         size: elements in a call of the activation.
-        timings: of a forward and backward, or of an epoch, for each contender, the native one among them.
+        timings: of a forward and backward, or of an epoch, for each contender, the native one among
+            them.
         ratios: each contender over the native one within a round, as quartiles of the rounds.
     """
 
@@ -71,8 +75,10 @@ def contest_from_document(contest: Mapping[str, Any]) -> Contest:
         contest["part"],
         contest["backend"],
         Case(contest["forward"], contest["rule"]),
-        contest["size"],
-        contest["threads"],
-        {name: Timing(**timing) for name, timing in contest["timings"].items()},
-        {name: (low, middle, high) for name, (low, middle, high) in contest["ratios"].items()},
+        size=contest["size"],
+        threads=contest["threads"],
+        timings={name: Timing(**timing) for name, timing in contest["timings"].items()},
+        ratios={
+            name: (low, middle, high) for name, (low, middle, high) in contest["ratios"].items()
+        },
     )

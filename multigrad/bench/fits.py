@@ -1,4 +1,5 @@
-"""What a layer costs in `fit`: a process for each framework that Keras runs on, since Keras fixes it at import.
+"""What a layer costs in `fit`: a process for each framework that Keras runs on, since Keras fixes
+it at import.
 
 What the processes say to each other is one JSON document each way; `on_keras` is what runs there.
 """
@@ -63,7 +64,9 @@ def measure_fits(
 
 
 def exchange(request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the process answers; an interrupt ends it, the terminal's own reaches this process alone."""
+    """Return what the process answers; an interrupt ends it, the terminal's own reaches this
+    process alone.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "reply.json"
         command = [sys.executable, "-m", f"{__package__}.on_keras", json.dumps(request), str(path)]

@@ -83,8 +83,8 @@ def prepare_threads(count: int) -> None:
 def keep_memory() -> None:
     """Ask the C library to keep freed memory, as far as it has such a switch (glibc does).
 
-    Where a temporary of 4 MB lies in memory depends on what was freed before it: fresh pages made the same
-    NumPy code take seven times as long. A training that runs for a while has its memory.
+    Where a temporary of 4 MB lies in memory depends on what was freed before it: fresh pages made
+    the same NumPy code take seven times as long. A training that runs for a while has its memory.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt

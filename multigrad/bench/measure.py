@@ -1,4 +1,6 @@
-"""Taking the time: all contenders run interleaved, so that what slows the machine slows them alike."""
+"""Taking the time: all contenders run interleaved, so that what slows the machine slows them
+alike.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,14 @@ class Race:
         """Return one contender's timing."""
         figures = self.figures[name]
         low, middle, high = find_quartiles(figures)
-        return Timing(min(figures), middle, low, high, len(figures), self.calls[name])
+        return Timing(
+            minimum=min(figures),
+            median=middle,
+            first_quartile=low,
+            third_quartile=high,
+            rounds=len(figures),
+            calls=self.calls[name],
+        )
 
     def compare(self, name: str, other: str) -> Quartiles:
         """Return the quartiles of the ratio within a round, which a slow phase does not touch."""
@@ -71,7 +80,8 @@ def run_race(
     """Run all contenders in every round, each round beginning with another one.
 
     Args:
-        contenders: what to call, by name. Each has run, and so has compiled, before the first round.
+        contenders: what to call, by name. Each has run, and so has compiled, before the first
+            round.
         effort: how long to go on.
         surroundings: for some names, what to be inside of while it is called; not timed.
         calls: calls per figure; chosen by `effort.block` where not given.

@@ -1,6 +1,8 @@
-"""Epochs of `fit` in Keras, on the backend that this process runs: our layer, bridged ones, and one written by hand.
+"""Epochs of `fit` in Keras, on the backend that this process runs: our layer, bridged ones, and one
+written by hand.
 
-All models begin with the same weights and see the same batches, so that they compute the same numbers.
+All models begin with the same weights and see the same batches, so that they compute the same
+numbers.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -29,7 +31,8 @@ from .measure import run_clocked_race
 from .rivals.in_keras import Step
 
 CLASSES = 10
-WARM_UPS = 2  # the first epoch compiles; on jax the second one may again, for what the first has put elsewhere
+# the first epoch compiles; on jax the second one may again, for what the first has put elsewhere
+WARM_UPS = 2
 
 
 class Clock(keras.callbacks.Callback):
@@ -60,10 +63,10 @@ def measure(guests: Sequence[str], threads: int, effort: Effort, workload: Workl
         KERAS_PART,
         keras.config.backend(),
         STEP,
-        workload.batch * workload.units,
-        threads,
-        {name: race.summarize(name) for name in layers},
-        {name: race.compare(name, NATIVE) for name in layers if name != NATIVE},
+        size=workload.batch * workload.units,
+        threads=threads,
+        timings={name: race.summarize(name) for name in layers},
+        ratios={name: race.compare(name, NATIVE) for name in layers if name != NATIVE},
     )
 
 

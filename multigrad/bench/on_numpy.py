@@ -71,11 +71,14 @@ def count_kept_bytes(rival: Rival, x: Array, grad_out: Array) -> int:
 
 
 def find_arrays(value: Any, seen: set[int]) -> Iterator[Array]:
-    """Yield the memory of every array that a function can reach; what modules hold does not count."""
+    """Yield the memory of every array that a function can reach.
+
+    What modules hold does not count, nor a number, prepared as an array without dimensions.
+    """
     if id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
         owner = value
         while isinstance(owner.base, np.ndarray):
             owner = owner.base

@@ -1,4 +1,6 @@
-"""What multigrad adds around the kernels: fixed costs, and whether they grow with what is in use."""
+"""What multigrad adds around the kernels: fixed costs, and whether they grow with what is in
+use.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,17 @@ def describe_ratio(
     name: str, backend: str, quartiles: Quartiles, target: float, what: str
 ) -> Overhead:
     """Return a ratio of two contenders as a figure."""
+    return overhead(name, backend, quartiles, ("times", target), what)
+
+
+def overhead(
+    name: str, backend: str, quartiles: Quartiles, target: tuple[str, float], what: str
+) -> Overhead:
+    """Return a figure beside its target, which comes with their unit."""
     low, middle, high = quartiles
-    return Overhead(name, backend, middle, low, high, "times", target, what)
+    quarters = {"first_quartile": low, "third_quartile": high}
+    unit, bound = target
+    return Overhead(name, backend, middle, unit=unit, target=bound, what=what, **quarters)
 
 
 def measure_no_rule(backend: str, harness: Harness, effort: Effort) -> Overhead:
@@ -89,9 +100,9 @@ def measure_guard(backend: str, harness: Harness, effort: Effort) -> Overhead:
         steps = {
             name: harness.build_step(rivals[name], x, grad_out) for name in (OURS, HAND_WRITTEN)
         }
-        low, middle, high = run_race(steps, effort).subtract(OURS, HAND_WRITTEN)
+        quartiles = run_race(steps, effort).subtract(OURS, HAND_WRITTEN)
     what = f"{STEP.label} in a tf.function, ours minus hand-written, 1e3"
-    return Overhead("guard", backend, middle, low, high, "us", GUARD, what)
+    return overhead("guard", backend, quartiles, ("us", GUARD), what)
 
 
 def measure_first_use(backend: str, harness: Harness, effort: Effort) -> Overhead:
@@ -108,9 +119,9 @@ def measure_first_use(backend: str, harness: Harness, effort: Effort) -> Overhea
         )
         harness.build_step(rival, x, grad_out)()
         figures.append((time.perf_counter() - start) * 1e3)
-    low, middle, high = find_quartiles(figures[1:])  # the first one also imported
+    quartiles = find_quartiles(figures[1:])  # the first one also imported
     what = "a new rule of 10 ops, capture to first gradient"
-    return Overhead("first use", backend, middle, low, high, "ms", FIRST_USE, what)
+    return overhead("first use", backend, quartiles, ("ms", FIRST_USE), what)
 
 
 def write_rule(slope: float) -> Callable[..., Any]:

@@ -51,8 +51,8 @@ def list_words(options: Options, threads: str) -> Iterator[str]:
 def run_process(words: list[str]) -> bool:
     """Run the command with these words; return whether it was interrupted.
 
-    Its tables are left out, its progress is not. An interrupt from the terminal is handed on: in a session of
-    its own the process gets it once, and writes its file.
+    Its tables are left out, its progress is not. An interrupt from the terminal is handed on: in a
+    session of its own the process gets it once, and writes its file.
     """
     command = [sys.executable, "-m", "multigrad.cli", "bench", *words]
     interrupted = False

@@ -58,13 +58,15 @@ class Part:
 
 PARTS = {
     BRIDGES_PART: Part(
-        "Bridges: Heaviside + triangular, forward and backward, on tensors of the host and run in the guest, beside the"
+        "Bridges: Heaviside + triangular, forward and backward, on tensors of the host and run in "
+        "the guest, beside the"
         " host's own; medians in microseconds; ratio: the median of the rounds' ratios",
         ("host", "guest"),
         1.0,
     ),
     KERAS_PART: Part(
-        "Keras: an epoch of fit with multigrad.keras.Activation beside a hand-written layer; medians in milliseconds;"
+        "Keras: an epoch of fit with multigrad.keras.Activation beside a hand-written layer; "
+        "medians in milliseconds;"
         " ratio: the median of the epochs' ratios",
         ("Keras on", "layer"),
         1000.0,
@@ -153,7 +155,9 @@ def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
 
 
 def show_contests(console: Console, contests: Sequence[Contest]) -> None:
-    """Print a table for each part and number of threads: a row for each contender, beside the native code's time."""
+    """Print a table for each part and number of threads: a row for each contender, beside the
+    native code's time.
+    """
     groups: dict[tuple[str, int], list[Contest]] = {}
     for contest in contests:
         groups.setdefault((contest.part, contest.threads), []).append(contest)
@@ -243,7 +247,9 @@ def format_size(size: int) -> str:
 
 
 def format_time(microseconds: float) -> str:
-    """Return microseconds with three digits that count; from a tenth of a second on, milliseconds."""
+    """Return microseconds with three digits that count; from a tenth of a second on,
+    milliseconds.
+    """
     if microseconds >= 100_000:
         return f"{microseconds / 1000:,.0f} ms"
     if microseconds >= 100:

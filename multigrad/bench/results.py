@@ -26,7 +26,8 @@ class ResultsFileError(MultigradError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All rivals on one framework at one size: measured together, so to be compared with each other.
+    """All rivals on one framework at one size: measured together, so to be compared with each
+    other.
 
     Attributes:
         copy: a copy of an array as large as the input.
@@ -204,10 +205,12 @@ def cell_from_document(cell: Mapping[str, Any]) -> Cell:
         cell["backend"],
         Case(cell["forward"], cell["rule"]),
         cell["size"],
-        cell["threads"],
-        Timing(**cell["copy"]),
-        {name: Timing(**timing) for name, timing in cell["timings"].items()},
-        {name: (low, middle, high) for name, (low, middle, high) in cell["ratios"].items()},
-        {name: (low, middle, high) for name, (low, middle, high) in cell["relative"].items()},
-        dict(cell["kept_bytes"]),
+        threads=cell["threads"],
+        copy=Timing(**cell["copy"]),
+        timings={name: Timing(**timing) for name, timing in cell["timings"].items()},
+        ratios={name: (low, middle, high) for name, (low, middle, high) in cell["ratios"].items()},
+        relative={
+            name: (low, middle, high) for name, (low, middle, high) in cell["relative"].items()
+        },
+        kept_bytes=dict(cell["kept_bytes"]),
     )

@@ -1,10 +1,13 @@
-"""Bridges: an activation or a Function of one framework (the guest) inside of another one (the host).
+"""Bridges: an activation or a Function of one framework (the guest) inside of another one (the
+host).
 
-The tensors, and autodiff, belong to the host; forward and backward run in the guest. In eager code the guest reads the
-host's memory where alignment and layout allow; in compiled code the host calls it back.
+The tensors, and autodiff, belong to the host; forward and backward run in the guest. In eager code
+the guest reads the host's memory where alignment and layout allow; in compiled code the host calls
+it back.
+
+May import the rooms up to `saving`; docs/architecture.md has their order.
 """
 
-from .activations import call_activation
-from .functions import call_function
+from .functions import call_activation, call_function
 
 __all__ = ["call_activation", "call_function"]

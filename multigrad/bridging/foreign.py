@@ -1,8 +1,4 @@
-"""`Foreign`: what runs in a guest framework, as a host sees it.
-
-A host lends its inputs and borrows the results, and attaches the gradient to its own autodiff. It either keeps what
-`record` gives, so that residuals stay in the guest, or calls `gradients`, which begins from the inputs again.
-"""
+"""What runs in a guest framework, made of functions of the guest's own tensors."""
 
 from __future__ import annotations
 
@@ -10,45 +6,48 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..backend.contract import Backend
+from ..backend.guest import Guest, Kind, Pull, Shape, make_zeros
+from ..backend.memory import SharedBuffer
+from ..backend.values import borrow, lend, read_key
 from ..errors import GradientError, MultigradError, UnsupportedOp
-from ..ir.types import FLOATS, dtype_name
-from ..lowering.backend import Backend
-from ..lowering.lent import Lent, borrow, lend
+from ..ir.types import FLOATS
 
 Tensor = Any
-Shape = tuple[int | None, ...]
-Kind = tuple[
-    Shape, str
-]  # a shape, None where a length is not known yet, and the IR name of a dtype
-Pull = Callable[[Sequence[Lent | None]], list[Lent | None]]
 WIDE = ("float64", "int64", "uint64")
 MOST_TRIES = 64
-FILLS = (3, 5)  # stand for a length that is not known yet: what depends on it differs
+# Stand for a length that is not known yet: what depends on it differs. Both can be halved, or cut
+# in three.
+FILLS = (12, 24)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Foreign:
-    """A function of tensors with its gradient, which runs in a guest.
+class GuestFunction:
+    """A `Guest`.
 
     Attributes:
         name: what to call it in messages.
         guest: where it runs.
         forward: the guest's `*inputs -> a tuple of outputs`.
-        keep: the guest's `*inputs -> (outputs, pull)`, where `pull(*cotangents)` gives a gradient or None for each input.
+        keep: the guest's `*inputs -> (outputs, pull)`, where `pull(*cotangents)` gives a gradient
+            or None for each input.
         backward: the guest's `(inputs, cotangents) -> the same gradients`, from the inputs alone.
         wrt: the positions of inputs that may get a gradient.
         like: for each output, the input whose shape and dtype it has; None: `infer` tries.
         undifferentiable: the positions of outputs that carry no gradient.
         key: the position of the input that is a random key.
-        owns: whether the code is the user's: it may write to its inputs, and may hold on to its outputs, so that each side
-            gets memory of its own.
-        keeps_outputs: whether the guest keeps outputs for backward, which therefore must not be written to.
+        owns: whether the code is the user's: it may write to its inputs, and may hold on to its
+            outputs, so that each side gets memory of its own.
+        keeps_outputs: whether the guest keeps outputs for backward, which therefore must not be
+            written to.
         seen: what `forward` and `keep` note about the outputs beside the tensors.
-        probed: what `infer` has found, with what it saw then; shared by all that have the same outputs.
+        probed: what `infer` has found, with what it saw then; shared by all that have the same
+            outputs.
     """
 
     name: str
@@ -65,22 +64,24 @@ class Foreign:
     seen: dict[str, Any] = field(default_factory=dict)
     probed: dict[Any, Any] = field(default_factory=dict)
 
-    def run(self, inputs: Sequence[Lent]) -> list[Lent]:
+    def run(self, inputs: Sequence[SharedBuffer]) -> list[SharedBuffer]:
         """Return the outputs."""
         with ExitStack() as stack:
             self._enter(stack, inputs)
             outputs = self._attempt(self.forward, *self._borrow(inputs))
             return [lend(self.guest, y) for y in outputs]
 
-    def record(self, inputs: Sequence[Lent]) -> tuple[list[Lent], Pull]:
-        """Return the outputs, and the map from their cotangents to a gradient, or None, for each input."""
+    def record(self, inputs: Sequence[SharedBuffer]) -> tuple[list[SharedBuffer], Pull]:
+        """Return the outputs, and the map from their cotangents to a gradient, or None, for each
+        input.
+        """
         with ExitStack() as stack:
             self._enter(stack, inputs)
             outputs, pull = self._attempt(self.keep, *self._borrow(inputs))
             lent = [lend(self.guest, y) for y in outputs]
-        kinds = [Lent(x.dtype, x.shape, _nothing) for x in inputs]  # the memory may go
+        kinds = [SharedBuffer(x.dtype, x.shape, _nothing) for x in inputs]  # the memory may go
 
-        def pull_back(cotangents: Sequence[Lent | None]) -> list[Lent | None]:
+        def pull_back(cotangents: Sequence[SharedBuffer | None]) -> list[SharedBuffer | None]:
             with ExitStack() as stack:
                 self._enter(stack, kinds)
                 found = self._attempt(pull, *self._borrow_cotangents(cotangents))
@@ -89,8 +90,8 @@ class Foreign:
         return lent, pull_back
 
     def gradients(
-        self, inputs: Sequence[Lent], cotangents: Sequence[Lent | None]
-    ) -> list[Lent | None]:
+        self, inputs: Sequence[SharedBuffer], cotangents: Sequence[SharedBuffer | None]
+    ) -> list[SharedBuffer | None]:
         """Return a gradient, or None, for each input."""
         with ExitStack() as stack:
             self._enter(stack, inputs)
@@ -112,7 +113,9 @@ class Foreign:
             return [inputs[i] for i in self.like]
         key = tuple(inputs)
         if key not in self.probed:
-            self.probed[key] = self._probe(inputs), dict(self.seen)
+            shapes = [shape for shape, _ in inputs]
+            kinds = infer_kinds(shapes, partial(self._try, inputs))
+            self.probed[key] = kinds, dict(self.seen)
         kinds, seen = self.probed[key]
         self.seen.update(seen)
         return kinds
@@ -120,8 +123,8 @@ class Foreign:
     def refusal(self, what: str = "has no second derivative") -> GradientError:
         """Return the error for a derivative that a bridge does not carry."""
         return GradientError(
-            f"{self.name}, which runs in {self.guest.name}, {what} in another framework: a bridge carries one "
-            f"gradient back. Run it in the framework of its tensors (backend=None)"
+            f"{self.name}, which runs in {self.guest.name}, {what} in another framework: a bridge "
+            "carries one gradient back. Run it in the framework of its tensors (backend=None)"
         )
 
     def unsupported(self, where: str, advice: str) -> UnsupportedOp:
@@ -130,46 +133,46 @@ class Foreign:
             f"{self.name} runs in {self.guest.name}, which {where} cannot call: {advice}"
         )
 
-    # --- in the guest ----------------------------------------------------------------------------------
+    # --- in the guest -----------------------------------------------------------------------------
 
-    def _enter(self, stack: ExitStack, inputs: Sequence[Lent]) -> None:
+    def _enter(self, stack: ExitStack, inputs: Sequence[SharedBuffer]) -> None:
         """Enter the mode that keeps the widest dtype among the inputs."""
-        if self.guest.precision is not None:
+        if self.guest.tensors.precision is not None:
             wide = next(
                 (x.dtype for i, x in enumerate(inputs) if x.dtype in WIDE and i != self.key), None
             )
             if wide is not None:
-                stack.enter_context(self.guest.precision(wide))
+                stack.enter_context(self.guest.tensors.precision(wide))
 
-    def _borrow(self, inputs: Sequence[Lent]) -> list[Tensor]:
+    def _borrow(self, inputs: Sequence[SharedBuffer]) -> list[Tensor]:
         return [
             self._read_key(x) if i == self.key else borrow(self.guest, x, self.owns)
             for i, x in enumerate(inputs)
         ]
 
-    def _read_key(self, lent: Lent) -> Tensor:
+    def _read_key(self, lent: SharedBuffer) -> Tensor:
         words = lent.array().astype(np.uint32)
-        return self.guest.key_pair(self.guest.from_numpy(words))
+        return read_key(self.guest, self.guest.tensors.from_numpy(words))
 
-    def _borrow_cotangents(self, cotangents: Sequence[Lent | None]) -> list[Tensor | None]:
+    def _borrow_cotangents(self, cotangents: Sequence[SharedBuffer | None]) -> list[Tensor | None]:
         return [None if c is None else borrow(self.guest, c, self.owns) for c in cotangents]
 
     def _lend_gradients(
-        self, found: Sequence[Tensor | None], inputs: Sequence[Lent]
-    ) -> list[Lent | None]:
-        lent: list[Lent | None] = [None] * len(inputs)
+        self, found: Sequence[Tensor | None], inputs: Sequence[SharedBuffer]
+    ) -> list[SharedBuffer | None]:
+        lent: list[SharedBuffer | None] = [None] * len(inputs)
         for i in self.wrt:
             gradient = found[i]
             if gradient is not None:
                 lent[i] = self._check(lend(self.guest, gradient), inputs[i], i)
         return lent
 
-    def _check(self, gradient: Lent, like: Lent, position: int) -> Lent:
+    def _check(self, gradient: SharedBuffer, like: SharedBuffer, position: int) -> SharedBuffer:
         if gradient.shape == like.shape and gradient.dtype == like.dtype:
             return gradient
         raise GradientError(
-            f"{self.name} returned a {gradient.dtype} gradient of shape {gradient.shape} for input {position}, "
-            f"which is {like.dtype} of shape {like.shape}; expected the same"
+            f"{self.name} returned a {gradient.dtype} gradient of shape {gradient.shape} for input "
+            f"{position}, which is {like.dtype} of shape {like.shape}; expected the same"
         )
 
     def _attempt(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -183,51 +186,45 @@ class Foreign:
                 f"{self.name} failed in {self.guest.name}: {kind}: {error}"
             ) from error
 
-    def _probe(self, inputs: Sequence[Kind]) -> list[Kind]:
-        """Return the outputs' kinds by trying; a length that is not known yet is tried as two different ones."""
-        shapes = [shape for shape, _ in inputs]
-        if not any(n is None for shape in shapes for n in shape):
-            return self._try(shapes, inputs)
-        try:
-            found = [self._try(fill(shapes, itertools.repeat(n)), inputs) for n in FILLS]
-        except MultigradError as error:
-            # A length must be that of another input; then the number of axes is all that is sure.
-            return [((None,) * len(shape), dtype) for shape, dtype in self._search(inputs, error)]
-        return [_agree(kinds) for kinds in zip(*found, strict=True)]
-
-    def _search(self, inputs: Sequence[Kind], error: MultigradError) -> list[Kind]:
-        """Try lengths that are known elsewhere for those that are not."""
-        shapes = [shape for shape, _ in inputs]
-        known = list(dict.fromkeys(n for shape in shapes for n in shape if n is not None))
-        unknown = sum(n is None for shape in shapes for n in shape)
-        lengths = itertools.product((*known, 1), repeat=unknown)
-        for chosen in itertools.islice(lengths, MOST_TRIES):
-            with suppress(MultigradError):
-                return self._try(fill(shapes, iter(chosen)), inputs)
-        raise error
-
-    def _try(self, shapes: Sequence[Sequence[Any]], inputs: Sequence[Kind]) -> list[Kind]:
+    def _try(self, inputs: Sequence[Kind], shapes: Sequence[Sequence[int]]) -> list[Kind]:
         given = zip(shapes, inputs, strict=True)
         zeros = [make_zeros(tuple(shape), dtype) for shape, (_, dtype) in given]
         return [(y.shape, y.dtype) for y in self.run(zeros)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Zeros:
-    """Makes zeros."""
+def infer_kinds(
+    shapes: Sequence[Shape], attempt: Callable[[Sequence[Sequence[int]]], list[Kind]]
+) -> list[Kind]:
+    """Return the outputs' kinds by trying; a length that is not known yet is tried as two different
+    ones.
 
-    shape: tuple[int, ...]
-    dtype: str
+    Raises:
+        MultigradError: no attempt gave outputs.
+    """
+    if not any(n is None for shape in shapes for n in shape):
+        return attempt(fill(shapes, iter(())))
+    try:
+        found = [attempt(fill(shapes, itertools.repeat(n))) for n in FILLS]
+    except MultigradError as error:
+        # A length must be that of another input; then the number of axes is all that is sure.
+        kinds = _search(shapes, attempt, error)
+        return [((None,) * len(shape), dtype) for shape, dtype in kinds]
+    return [_agree(kinds) for kinds in zip(*found, strict=True)]
 
-    def __call__(self) -> np.ndarray[Any, Any]:
-        from ..ir.meaning import as_numpy_dtype
 
-        return np.zeros(self.shape, as_numpy_dtype(self.dtype))
-
-
-def make_zeros(shape: tuple[int, ...], dtype: str) -> Lent:
-    """Return zeros for any framework."""
-    return Lent(dtype, shape, _Zeros(shape, dtype))
+def _search(
+    shapes: Sequence[Shape],
+    attempt: Callable[[Sequence[Sequence[int]]], list[Kind]],
+    error: MultigradError,
+) -> list[Kind]:
+    """Try lengths that are known elsewhere for those that are not."""
+    known = list(dict.fromkeys(n for shape in shapes for n in shape if n is not None))
+    unknown = sum(n is None for shape in shapes for n in shape)
+    lengths = itertools.product((*known, 1), repeat=unknown)
+    for chosen in itertools.islice(lengths, MOST_TRIES):
+        with suppress(MultigradError):
+            return attempt(fill(shapes, iter(chosen)))
+    raise error
 
 
 def _nothing() -> Any:
@@ -246,22 +243,17 @@ def _agree(kinds: Sequence[Kind]) -> Kind:
     return shape, kinds[0][1]
 
 
-def kind_of(x: Tensor) -> Kind:
-    """Return the shape and dtype of a host's tensor."""
-    return tuple(x.shape), dtype_name(x.dtype)
-
-
-def cross(host: Backend, foreign: Foreign, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def cross(host: Backend, foreign: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the outputs of what runs in a guest, with its gradient in the host's autodiff.
 
     Raises:
         UnsupportedOp: the host cannot call another framework, or not here.
     """
-    if host.bridge is None:
+    if host.interop.bridge is None:
         raise foreign.unsupported(f"backend {host.name!r}", "it has no bridge to other frameworks")
-    return host.bridge(foreign, tensors)
+    return host.interop.bridge(foreign, tensors)
 
 
 def as_key(host: Backend, key: Any) -> Tensor:
     """Return a drawn key as a tensor of the host's."""
-    return host.from_numpy(np.array(key, np.uint32)) if isinstance(key, tuple) else key
+    return host.tensors.from_numpy(np.array(key, np.uint32)) if isinstance(key, tuple) else key

@@ -1,7 +1,9 @@
-"""A Function inside of another framework: what was captured runs as straight-line code of the guest.
+"""A Function, or an activation under a rule, inside of another framework: captured code runs as the
+guest's own.
 
-What cannot be captured runs as it is in the guest, by its own autodiff and on memory of its own: so a Function that is
-written for one framework alone is of use in the others.
+What cannot be captured runs as it is in the guest, by its own autodiff and on memory of its own: so
+a Function that is written for one framework alone is of use in the others. The host draws a random
+rule's key, so that the numbers are those of the host's own.
 """
 
 from __future__ import annotations
@@ -10,19 +12,27 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from ..active.draws import FREE, Draws
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of, load_backend
+from ..calls.arguments import Layout, flatten, one_backend, owner_of, unwrap
+from ..calls.binding import assemble
+from ..calls.native import tensors_among
+from ..calls.recipe import Variant
+from ..context import RuleInForce
 from ..errors import MultigradError
-from ..functions.arguments import Layout, flatten, one_backend, owner_of, read_layout, unwrap
-from ..functions.binding import assemble
 from ..functions.function import Function
-from ..functions.record import NotCaptured, Variant
-from ..functions.vjp import vjp_leaves
-from ..lowering.backend import Backend, load_backend
+from ..ground.threads import build_once, make_lock
+from ..ground.trees import optree
+from ..in_force.activation import plain
+from ..in_force.vjp import vjp_leaves
+from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
-from ..lowering.lower import lower_pair
-from ..lowering.straight import Straight, straighten
-from ..threads import build_once, make_lock
-from ..trees import optree
-from .foreign import Foreign, as_key, cross
+from ..lowering.lower import lower_graphs
+from ..lowering.plain_functions import PlainFunctions, without_autodiff
+from ..recipes.record import NotCaptured
+from ..rulebook.under import put_under
+from .foreign import GuestFunction, as_key, cross
 
 Tensor = Any
 MOST_PROBED = 256
@@ -38,11 +48,12 @@ def call_function(
 ) -> Any:
     """Return a Function's outputs for a host's tensors, run in a guest with its backward.
 
-    A Function that runs as it is and draws random numbers of its own draws anew where compiled code runs it again for
-    backward.
+    A Function that runs as it is and draws random numbers of its own draws anew where compiled code
+    runs it again for backward.
 
     Args:
-        args, kwargs: what the Function takes; the tensors among them belong to one framework, the host.
+        args, kwargs: what the Function takes; the tensors among them belong to one framework, the
+            host.
         guest: the name of a backend.
 
     Raises:
@@ -54,19 +65,60 @@ def call_function(
     leaves = [unwrap(leaf) for leaf in leaves]
     if not any(owner_of(leaf) for leaf in leaves):
         return function(*args, **kwargs)
-    layout = read_layout(function.name, function.parameters, leaves, tree)
+    layout = function.recipe.lay_out(function.parameters, leaves, tree)
     host = one_backend(function.name, layout, leaves)
     if host.name == guest:
         return function(*args, **kwargs)
-    backend = load_backend(guest)
+    return _call_leaves(function, layout, leaves, host, load_backend(guest), draws=function.draws)
+
+
+def call_activation(
+    forward: Forward, in_force: RuleInForce | None, x: Tensor, guest: str
+) -> Tensor:
+    """Return the activation of a host's tensor, run in a guest with its backward.
+
+    Args:
+        application: the rule in force; None: the activation's own derivative.
+        x: a tensor of the host, whose autodiff the gradient flows back in.
+        guest: the name of a backend.
+
+    Raises:
+        BackendNotFound: there is no such backend, or it is not installed.
+        UnsupportedOp: the guest lacks an op, or the host cannot call it here.
+        GradientError: x is no float.
+    """
+    x = unwrap(x)
+    host = backend_of(x)
+    if in_force is None:
+        if guest == host.name:
+            return plain(forward, host, x)(x)
+        function, leaves, draws = put_under(None, forward), [x], FREE
+    else:
+        bound_rule, draws = in_force.bound_rule, in_force.draws
+        function, leaves = put_under(bound_rule.specialization, forward), [x, *bound_rule.values]
+        if guest == host.name:
+            return function.entry_on(host, leaves).run(leaves, draws)
+    layout = function.recipe.lay_out(None, leaves, flatten(tuple(leaves), {})[1])
+    function.recipe.check(host, leaves)
+    return _call_leaves(function, layout, leaves, host, load_backend(guest), draws=draws)
+
+
+def _call_leaves(
+    function: Function,
+    layout: Layout,
+    leaves: Sequence[Any],
+    host: Backend,
+    guest: Backend,
+    draws: Draws,
+) -> Any:
     variant = find_variant(function, layout, leaves)
     if variant is None:
-        return _call_as_it_is(function, host, backend, layout, leaves)
-    straight = find_straight(function, variant, backend)
-    foreign = _foreign(function, variant, straight, backend, leaves)
-    tensors = [leaves[i] for i in layout.indices("tensor")]
-    if variant.pair.is_random:
-        tensors.append(as_key(host, function.draw(host)))
+        return _call_as_it_is(function, host, guest, layout, leaves)
+    plain_functions = find_plain_functions(function, variant, guest)
+    foreign = make_foreign(function, variant, plain_functions, guest, leaves)
+    tensors = [leaves[i] for i in tensors_among(layout, leaves)]
+    if variant.graphs.is_random:
+        tensors.append(as_key(host, draws.next_key(host)))
     return assemble(variant, cross(host, foreign, tuple(tensors)))
 
 
@@ -77,58 +129,72 @@ def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> V
     try:
         return function.variant_for(layout, leaves)
     except NotCaptured as error:
-        if function.native is False:
-            raise error.error from error.__cause__
+        error.error.__cause__ = error.__cause__
+        function.recipe.give_up(error.error)
         return None
 
 
-def find_straight(function: Function, variant: Variant, guest: Backend) -> Straight:
+def find_plain_functions(function: Function, variant: Variant, guest: Backend) -> PlainFunctions:
     """Return a captured form as the guest runs it, lowered once."""
-    pair = variant.pair
+    graphs = variant.graphs
 
-    def lower() -> tuple[Straight, dict[str, str]]:
-        graphs = pair.forward, pair.backward
-        lacking = find_lacking(f"function {function.name!r}", guest, *graphs)
-        return lower_pair(pair, straighten(guest)).native, lacking
+    def lower() -> tuple[PlainFunctions, dict[str, str]]:
+        lacking = find_lacking(function.recipe.subject, guest, graphs.forward, graphs.backward)
+        return lower_graphs(graphs, without_autodiff(guest)).native, lacking
 
-    straight, lacking = build_once(variant.lowered, f"straight {guest.name}", lower)
+    plain_functions, lacking = build_once(variant.lowered, f"straight {guest.name}", lower)
     refuse_lacking(lacking, variant.layout.dtype or "")
-    return straight
+    return plain_functions
 
 
-def _foreign(
-    function: Function, variant: Variant, straight: Straight, guest: Backend, leaves: Sequence[Any]
-) -> Foreign:
+def make_foreign(
+    function: Function,
+    variant: Variant,
+    plain_functions: PlainFunctions,
+    guest: Backend,
+    leaves: Sequence[Any],
+) -> GuestFunction:
     """Return what runs in the guest: its inputs are the tensors, and a key."""
     layout = variant.layout
     count = len(layout.tensors)
-    numbers = [leaves[i] for i in layout.indices("number")]
-    lowering = straight.lowering
+    values = [leaves[i] for i in layout.indices("number")]
+    numbers = [value if isinstance(value, int | float) else None for value in values]
+    given = count + numbers.count(None)
+    emitted = plain_functions.emitted
     wrt = (
-        name in lowering.wrt and leaf.is_float
-        for name, leaf in zip(lowering.inputs, layout.tensors, strict=True)
+        name in emitted.wrt and leaf.is_float
+        for name, leaf in zip(emitted.inputs, layout.tensors, strict=True)
     )
 
     def fill(inputs: Sequence[Tensor]) -> list[Any]:
-        return [*inputs[:count], *numbers, *inputs[count:]]
+        rest = iter(inputs[count:])
+        filled = [next(rest) if number is None else number for number in numbers]
+        return [*inputs[:count], *filled, *rest]
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        return straight.run(*fill(inputs))
+        return plain_functions.run(*fill(inputs))
 
     def keep(*inputs: Tensor) -> Any:
-        return straight.record(*fill(inputs))
+        return plain_functions.record(*fill(inputs))
 
     def backward(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return straight.gradients(fill(inputs), cotangents)
+        return plain_functions.gradients(fill(inputs), cotangents)
 
-    return Foreign(
-        f"function {function.name!r}", guest, run, keep, backward,
-        tuple(i for i, each in enumerate(wrt) if each),
-        undifferentiable=lowering.undifferentiable,
-        key=count if straight.is_random else None,
-        keeps_outputs=straight.keeps_outputs,
-        probed=_probed_of(function, (guest.name, layout.key, layout.dtype, tuple(numbers), variant.pair.name)),
-    )  # fmt: skip
+    return GuestFunction(
+        function.recipe.title,
+        guest,
+        run,
+        keep=keep,
+        backward=backward,
+        wrt=tuple(i for i, each in enumerate(wrt) if each),
+        like=(0,) if function.recipe.gives_like_input else None,
+        undifferentiable=emitted.undifferentiable,
+        key=given if plain_functions.is_random else None,
+        keeps_outputs=plain_functions.keeps_outputs,
+        probed=_probed_of(
+            function, (guest.name, layout.key, layout.dtype, tuple(numbers), variant.graphs.name)
+        ),
+    )
 
 
 def _probed_of(function: Function, key: Any) -> dict[Any, Any]:
@@ -139,15 +205,18 @@ def _probed_of(function: Function, key: Any) -> dict[Any, Any]:
         return known.setdefault(key, {})
 
 
-# --- as it is --------------------------------------------------------------------------------------------
+# --- as it is -------------------------------------------------------------------------------------
 
 
 def _call_as_it_is(
     function: Function, host: Backend, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> Any:
     """Call a Function that is not captured, on the guest's tensors."""
-    places = layout.indices("tensor")
+    places = tensors_among(layout, leaves)
+    gives_like_input = function.recipe.gives_like_input
     seen: dict[str, Any] = {}
+    if gives_like_input:
+        seen = {"nesting": optree.tree_structure(0), "positions": [0], "flat": [None]}
 
     def place(inputs: Sequence[Tensor]) -> list[Any]:
         given = list(leaves)
@@ -164,7 +233,8 @@ def _call_as_it_is(
         )
         if any(owner_of(flat[i]) is not guest for i in positions):
             raise MultigradError(
-                f"function {function.name!r} returned a tensor of another framework than {guest.name}, where it runs"
+                f"{function.recipe.subject} returned a tensor of another framework than "
+                f"{guest.name}, where it runs"
             )
         return tuple(flat[i] for i in positions)
 
@@ -189,14 +259,20 @@ def _call_as_it_is(
     def backward(inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Any, ...]:
         return keep(*inputs)[1](*cotangents)
 
-    numbers = tuple(leaves[i] for i in layout.indices("number"))
+    numbers = tuple(leaves[i] for i in layout.indices("number") if i not in places)
     dtypes = tuple(leaf.dtype for leaf in layout.tensors)
-    foreign = Foreign(
-        f"function {function.name!r}", guest, run, keep, backward,
-        tuple(i for i, leaf in enumerate(layout.tensors) if leaf.is_float),
-        owns=True, seen=seen,
+    foreign = GuestFunction(
+        function.recipe.title,
+        guest,
+        run,
+        keep=keep,
+        backward=backward,
+        wrt=tuple(i for i, leaf in enumerate(layout.tensors) if leaf.is_float),
+        like=(0,) if gives_like_input else None,
+        owns=True,
+        seen=seen,
         probed=_probed_of(function, (guest.name, layout.key, dtypes, numbers)),
-    )  # fmt: skip
+    )
     outputs = cross(host, foreign, tuple(leaves[i] for i in places))
     flat = list(seen["flat"])
     for i, output in zip(seen["positions"], outputs, strict=True):

@@ -1,6 +1,7 @@
-"""Functions over whole arrays under the names that other libraries give them: tensor methods and NumPy's functions.
+"""Functions over whole arrays under other libraries' names: tensor methods and NumPy's functions.
 
-Where a name means two things (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect that the rule is written in decides.
+Where a name means two things (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect that the rule is
+written in decides.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import neutral
-from ..ir.record import Value, cast
-from .dialect import Habits, habits_of, library_for
+from ..tracing import xp_all as xp
+from ..tracing.trace import Value, cast
+from .dialect import Habits, habits_of
+from .names import spelled
+from .readings import library_for
 from .symbols import SymbolicShape
 
 Tensor = Any
@@ -61,84 +64,85 @@ def numbers(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 and not isinstance(given[0], int | Value) else given
 
 
-# --- reductions and what goes along an axis ---------------------------------------------------------
+# --- reductions and what goes along an axis -------------------------------------------------------
 def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None,
          keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
-    result = neutral.prod(x, axis_given(dim, axis), keepdim or keepdims)
+    result = xp.prod(x, axis_given(dim, axis), keepdim or keepdims)
     return result if dtype is None else cast(result, dtype)
 
 
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
-    return neutral.count_nonzero(x, dim)
+    return xp.count_nonzero(x, dim)
 
 
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    return neutral.logsumexp(x, dim, keepdim)
+    return xp.logsumexp(x, dim, keepdim)
 
 
 def softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
-    result = neutral.softmax(x, axis_given(dim, axis))
+    result = xp.softmax(x, axis_given(dim, axis))
     return result if dtype is None else cast(result, dtype)
 
 
 def log_softmax(x: Tensor, dim: Any = None, dtype: Any = None, *, axis: Any = None) -> Tensor:
-    result = neutral.log_softmax(x, axis_given(dim, axis))
+    result = xp.log_softmax(x, axis_given(dim, axis))
     return result if dtype is None else cast(result, dtype)
 
 
 def cumsum(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
-    return _cumulative(neutral.cumsum, x, axis_given(dim, axis), dtype)
+    return _cumulative(xp.cumsum, x, axis_given(dim, axis), dtype)
 
 
 def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Tensor:
-    return _cumulative(neutral.cumprod, x, axis_given(dim, axis), dtype)
+    return _cumulative(xp.cumprod, x, axis_given(dim, axis), dtype)
 
 
 def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
     """Without an axis NumPy goes through x made flat."""
-    result = function(neutral.reshape(x, -1), 0) if axis is None else function(x, axis)
+    result = function(xp.reshape(x, -1), 0) if axis is None else function(x, axis)
     return result if dtype is None else cast(result, dtype)
 
 
 def cummax(x: Tensor, dim: int) -> Values:
-    return Values(neutral.cummax(x, dim))
+    return Values(xp.cummax(x, dim))
 
 
 def cummin(x: Tensor, dim: int) -> Values:
-    return Values(neutral.cummin(x, dim))
+    return Values(xp.cummin(x, dim))
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Values:
     """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
     if not habits_for(x, "sort").sorts_anew:
         raise TypeError("it sorts in place; use np.sort(x)")
-    return Values(neutral.sort(x, dim, descending))
+    return Values(xp.sort(x, dim, descending))
 
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Values:
-    return Values(cut(neutral.sort(x, dim, descending=largest), dim, 0, k))
+    return Values(cut(xp.sort(x, dim, descending=largest), dim, 0, k))
 
 
 def median(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     raise TypeError("torch takes the lower of two middle values; use torch.quantile(x, 0.5)")
 
 
-def quantile(x: Tensor, q: float, dim: Any = None, keepdim: bool = False, *,
-             interpolation: str = "linear") -> Tensor:  # fmt: skip
+def quantile(
+    x: Tensor, q: float, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
     if interpolation != "linear":
         raise TypeError(f"quantile with interpolation {interpolation!r}; 'linear' is known")
-    return neutral.quantile(x, q, dim, keepdim)
+    return xp.quantile(x, q, dim, keepdim)
 
 
-# --- shapes ------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     given = numbers(shape)
     if isinstance(given, SymbolicShape):
         same = given.value.node.type.shape == x.node.type.shape == "x"
-        return x if same else neutral.reshape_like(x, given.value)
+        return x if same else xp.reshape_like(x, given.value)
     if isinstance(x.shape, tuple) and tuple(given) == x.shape:
         return x
-    return neutral.reshape(x, tuple(given))
+    return xp.reshape(x, tuple(given))
 
 
 def view(x: Tensor, *shape: Any) -> Tensor:
@@ -147,68 +151,68 @@ def view(x: Tensor, *shape: Any) -> Tensor:
 
 def view_as(x: Tensor, other: Tensor) -> Tensor:
     same = other.node.type.shape == x.node.type.shape == "x"
-    return x if same else neutral.reshape_like(x, other)
+    return x if same else xp.reshape_like(x, other)
 
 
 def flatten(x: Tensor, start_dim: Any = 0, end_dim: int = -1) -> Tensor:
     if start_dim in (0, "C") and end_dim == -1:
-        return neutral.reshape(x, -1)
+        return xp.reshape(x, -1)
     raise TypeError("flatten of some axes; use reshape")
 
 
 def transpose(x: Tensor, *axes: Any) -> Tensor:
     """torch exchanges two axes, NumPy takes the order of all."""
     if axes and habits_for(x, "transpose").exchanges_two:
-        return neutral.swapaxes(x, *axes)
-    return neutral.permute_dims(x, numbers(axes) if axes and axes != (None,) else None)
+        return xp.swapaxes(x, *axes)
+    return xp.permute_dims(x, numbers(axes) if axes and axes != (None,) else None)
 
 
 def permute(x: Tensor, *dims: Any) -> Tensor:
-    return neutral.permute_dims(x, numbers(dims))
+    return xp.permute_dims(x, numbers(dims))
 
 
 def transpose_2d(x: Tensor) -> Tensor:
-    return neutral.permute_dims(x)
+    return xp.permute_dims(x)
 
 
 def squeeze(x: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
-    return neutral.squeeze(x, axis_given(dim, axis))
+    return xp.squeeze(x, axis_given(dim, axis))
 
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
     given = numbers(sizes)
     if isinstance(given, SymbolicShape):
-        return neutral.broadcast_to(x, given.value)
+        return xp.broadcast_to(x, given.value)
     if -1 in (shape := tuple(given)):
         raise TypeError(f"expand to {shape}; name every length, or use xp.broadcast_to(x, like)")
-    return neutral.broadcast_to(x, shape)
+    return xp.broadcast_to(x, shape)
 
 
 def flip(x: Tensor, *dims: Any) -> Tensor:
-    return neutral.flip(x, numbers(dims))
+    return xp.flip(x, numbers(dims))
 
 
 def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
-    return neutral.roll(x, shifts, dims)
+    return xp.roll(x, shifts, dims)
 
 
 def tile(x: Tensor, *dims: Any) -> Tensor:
-    return neutral.tile(x, numbers(dims))
+    return xp.tile(x, numbers(dims))
 
 
 def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
     """torch repeats the whole, NumPy each element."""
     if habits_for(x, "repeat").repeats_whole:
         return tile(x, *repeats)
-    return neutral.repeat(x, *repeats, axis=axis)
+    return xp.repeat(x, *repeats, axis=axis)
 
 
 def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
-    return neutral.repeat(x, repeats, dim)
+    return xp.repeat(x, repeats, dim)
 
 
 def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
-    return neutral.take(x, index, dim)
+    return xp.take(x, index, dim)
 
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -228,40 +232,41 @@ def at(x: Tensor, axis: int, item: Any) -> Tensor:
     """Return what an index of one axis gives: a view."""
     whole = slice(None)
     if axis < 0:
-        return neutral.getitem(x, (..., item, *(whole,) * (-axis - 1)))
-    return neutral.getitem(x, (*(whole,) * axis, item))
+        return xp.getitem(x, (..., item, *(whole,) * (-axis - 1)))
+    return xp.getitem(x, (*(whole,) * axis, item))
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    return neutral.tril(x, diagonal)
+    return xp.tril(x, diagonal)
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    return neutral.triu(x, diagonal)
+    return xp.triu(x, diagonal)
 
 
 METHODS: dict[str, Handler] = {
-    "bmm": neutral.matmul, "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax,
-    "cummin": cummin, "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": flatten,
-    "flip": flip, "index_select": index_select, "log_softmax": log_softmax, "logsumexp": logsumexp,
-    "matmul": neutral.matmul, "median": median, "mm": neutral.matmul, "moveaxis": neutral.moveaxis,
-    "movedim": neutral.moveaxis, "mv": neutral.matmul, "narrow": narrow, "outer": neutral.outer,
-    "permute": permute, "prod": prod, "quantile": quantile, "ravel": flatten, "repeat": repeat,
-    "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as, "roll": roll,
-    "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
-    "swapaxes": neutral.swapaxes, "swapdims": neutral.swapaxes, "t": transpose_2d, "tile": tile,
-    "topk": topk, "transpose": transpose, "tril": tril, "triu": triu, "view": view,
-    "view_as": view_as,
+    **spelled("""
+        matmul: bmm matmul mm mv; swapaxes: swapaxes swapdims; moveaxis: moveaxis movedim
+    """),
+    "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax, "cummin": cummin,
+    "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": flatten, "flip": flip,
+    "index_select": index_select, "log_softmax": log_softmax, "logsumexp": logsumexp,
+    "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute, "prod": prod,
+    "quantile": quantile, "ravel": flatten, "repeat": repeat,
+    "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as,
+    "roll": roll, "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
+    "t": transpose_2d, "tile": tile, "topk": topk, "transpose": transpose, "tril": tril,
+    "triu": triu, "view": view, "view_as": view_as,
 }  # fmt: skip
 
 
-# --- NumPy ---------------------------------------------------------------------------------------------
+# --- NumPy ----------------------------------------------------------------------------------------
 def np_norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
     """With an order, one axis: along two, NumPy's are norms of matrices."""
     if ord in (None, "fro"):
-        return neutral.norm(x, axis, keepdims)
+        return xp.norm(x, axis, keepdims)
     if isinstance(axis, int):
-        return neutral.norm(x, axis, keepdims, ord)
+        return xp.norm(x, axis, keepdims, ord)
     raise TypeError(f"norm of order {ord!r} over axis {axis!r}; with an order it takes one axis")
 
 
@@ -270,7 +275,7 @@ def np_prod(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = 
 
 
 def np_count_nonzero(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    return neutral.count_nonzero(x, axis, keepdims)
+    return xp.count_nonzero(x, axis, keepdims)
 
 
 def np_cumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
@@ -282,22 +287,24 @@ def np_cumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
 
 
 def np_sort(x: Tensor, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Tensor:
-    return neutral.sort(neutral.reshape(x, -1), 0) if axis is None else neutral.sort(x, axis)
+    return xp.sort(xp.reshape(x, -1), 0) if axis is None else xp.sort(x, axis)
 
 
 def np_median(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    return neutral.median(x, axis, keepdims)
+    return xp.median(x, axis, keepdims)
 
 
-def np_quantile(x: Tensor, q: float, axis: Any = None, *, method: str = "linear",
-                keepdims: bool = False) -> Tensor:  # fmt: skip
+def np_quantile(
+    x: Tensor, q: float, axis: Any = None, *, method: str = "linear", keepdims: bool = False
+) -> Tensor:
     if method != "linear":
         raise TypeError(f"quantile with method {method!r}; 'linear' is known")
-    return neutral.quantile(x, q, axis, keepdims)
+    return xp.quantile(x, q, axis, keepdims)
 
 
-def np_percentile(x: Tensor, q: float, axis: Any = None, *, method: str = "linear",
-                  keepdims: bool = False) -> Tensor:  # fmt: skip
+def np_percentile(
+    x: Tensor, q: float, axis: Any = None, *, method: str = "linear", keepdims: bool = False
+) -> Tensor:
     return np_quantile(x, q / 100, axis, method=method, keepdims=keepdims)
 
 
@@ -312,19 +319,19 @@ def np_ravel(x: Tensor, order: str = "C") -> Tensor:
 
 
 def np_transpose(x: Tensor, axes: Any = None) -> Tensor:
-    return neutral.permute_dims(x, axes)
+    return xp.permute_dims(x, axes)
 
 
 def np_squeeze(x: Tensor, axis: Any = None) -> Tensor:
-    return neutral.squeeze(x, axis)
+    return xp.squeeze(x, axis)
 
 
 def np_concatenate(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    return neutral.concatenate(arrays, axis)
+    return xp.concatenate(arrays, axis)
 
 
 def np_stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
-    return neutral.stack(arrays, axis)
+    return xp.stack(arrays, axis)
 
 
 def np_pad(
@@ -334,7 +341,7 @@ def np_pad(
         raise TypeError("pad in a mode that is not constant, or with several constants")
     if isinstance(pad_width, tuple | list) and not isinstance(pad_width[0], tuple | list):
         pad_width = (tuple(pad_width),) * x.ndim  # one pair for every axis
-    return neutral.pad(x, pad_width, constant_values)
+    return xp.pad(x, pad_width, constant_values)
 
 
 def np_broadcast_to(x: Tensor, shape: Any) -> Tensor:
@@ -342,41 +349,38 @@ def np_broadcast_to(x: Tensor, shape: Any) -> Tensor:
 
 
 def np_tile(x: Tensor, reps: Any) -> Tensor:
-    return neutral.tile(x, reps)
+    return xp.tile(x, reps)
 
 
 def np_take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    return neutral.take(x, indices, axis)
+    return xp.take(x, indices, axis)
 
 
 def np_dot(a: Tensor, b: Tensor) -> Tensor:
     if np.ndim(b) > 2:
         raise TypeError("dot by more than two axes; use np.matmul or np.einsum")
-    return neutral.matmul(a, b)
+    return xp.matmul(a, b)
 
 
 def np_outer(a: Tensor, b: Tensor) -> Tensor:
     """NumPy's takes tensors of any rank, made flat."""
-    return neutral.outer(neutral.reshape(a, -1), neutral.reshape(b, -1))
+    return xp.outer(xp.reshape(a, -1), xp.reshape(b, -1))
 
 
 def np_einsum(subscripts: str, *arrays: Tensor, optimize: Any = False) -> Tensor:
-    return neutral.einsum(subscripts, *arrays)
+    return xp.einsum(subscripts, *arrays)
 
 
 def np_tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
-    return neutral.tensordot(a, b, axes)
+    return xp.tensordot(a, b, axes)
 
 
 FUNCTIONS: dict[Any, Handler] = {
     np.broadcast_to: np_broadcast_to, np.concatenate: np_concatenate,
     np.count_nonzero: np_count_nonzero, np.cumprod: np_cumprod, np.cumsum: np_cumsum,
-    np.dot: np_dot, np.einsum: np_einsum, np.flip: neutral.flip, np.linalg.norm: np_norm,
-    np.matmul: neutral.matmul, np.median: np_median, np.moveaxis: neutral.moveaxis,
+    np.dot: np_dot, np.einsum: np_einsum, np.linalg.norm: np_norm, np.median: np_median,
     np.outer: np_outer, np.pad: np_pad, np.percentile: np_percentile, np.prod: np_prod,
-    np.quantile: np_quantile, np.ravel: np_ravel, np.repeat: neutral.repeat,
-    np.reshape: np_reshape, np.roll: neutral.roll, np.sort: np_sort, np.squeeze: np_squeeze,
-    np.stack: np_stack, np.swapaxes: neutral.swapaxes, np.take: np_take,
-    np.tensordot: np_tensordot, np.tile: np_tile, np.transpose: np_transpose,
-    np.tril: neutral.tril, np.triu: neutral.triu,
+    np.quantile: np_quantile, np.ravel: np_ravel, np.reshape: np_reshape, np.sort: np_sort,
+    np.squeeze: np_squeeze, np.stack: np_stack, np.take: np_take, np.tensordot: np_tensordot,
+    np.tile: np_tile, np.transpose: np_transpose,
 }  # fmt: skip

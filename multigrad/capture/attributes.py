@@ -1,7 +1,8 @@
-"""The table of what a symbol answers: for each attribute of a library's tensor, whether it is modelled, a fact, or refused.
+"""The table of what a symbol answers: for each attribute of a library's tensor, whether it is
+modelled, a fact, or refused.
 
-A name without a row is refused too, and fails a test, which walks through each library's class: a new attribute is to be
-decided on. Other forms in which Python asks a value are in `FORMS`.
+A name without a row is refused too, and fails a test, which walks through each library's class: a
+new attribute is to be decided on. Other forms in which Python asks a value are in `FORMS`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..ir.record import Value
+from ..tracing.trace import Value
 from . import methods
 from .dialect import Dialect
 
@@ -24,8 +25,9 @@ class Row:
     """What a symbol does when it is asked for one attribute.
 
     Attributes:
-        kind: modelled: recorded as the library means it; fact: fixed for the capture, which is repeated; refused: the
-            function runs as it is; absent: an AttributeError, as the library's tensors have no such attribute.
+        kind: modelled: recorded as the library means it; fact: fixed for the capture, which is
+            repeated; refused: the function runs as it is; absent: an AttributeError, as the
+            library's tensors have no such attribute.
         reason: why it is refused.
     """
 
@@ -34,10 +36,11 @@ class Row:
 
 
 MODELLED, FACT, ABSENT = Row("modelled"), Row("fact"), Row("absent")
-FACTS = frozenset({
-    "__bool__", "__class__", "__complex__", "__float__", "__format__", "__hash__", "__index__", "__int__",
-    "__len__", "__repr__", "__str__", "device", "dtype", "ndim", "shape",
-})  # fmt: skip
+_FACTS = """
+    __bool__ __class__ __complex__ __float__ __format__ __hash__ __index__ __int__ __len__ __repr__
+    __str__ device dtype ndim shape
+"""
+FACTS = frozenset(_FACTS.split())
 NUMBERS = "which needs the tensor's numbers; a symbol holds none"
 VALUES = "whose result depends on the tensor's values in its shape or in Python"
 MEMORY = "which tells of memory; one graph serves all layouts and devices"
@@ -51,33 +54,43 @@ OBJECT = "which is Python's own of the real object"
 
 # What Python's protocols may ask, and what no symbol has a sound answer to.
 NEVER: dict[str, str] = {
-    "__array__": NUMBERS, "__contains__": VALUES, "__iter__": VALUES, "__reduce_ex__": NUMBERS,
-    "__reversed__": VALUES, "__tf_tensor__": NUMBERS,
-}  # fmt: skip
+    **dict.fromkeys(("__array__", "__reduce_ex__", "__tf_tensor__"), NUMBERS),
+    **dict.fromkeys(("__contains__", "__iter__", "__reversed__"), VALUES),
+}
 SHARED = {
-    OBJECT: "__delattr__ __dict__ __dir__ __getattribute__ __getstate__ __init_subclass__ __new__ __reduce__ "
-    "__setattr__ __setstate__ __sizeof__ __subclasshook__ __class_getitem__ __weakref__ __annotations__ "
-    "__abstractmethods__ __firstlineno__ __static_attributes__ __slots__ __orig_bases__",
-    BUFFER: "__array_interface__ __array_struct__ __array_finalize__ __array_wrap__ __buffer__ __dlpack* "
-    "__cuda_array_interface__",
-    "which updates in place in a way not captured; write x = x // y": "__ifloordiv__ __ilshift__ __imod__ "
-    "__irshift__ __imatmul__ __delitem__",
+    OBJECT: """
+        __delattr__ __dict__ __dir__ __getattribute__ __getstate__ __init_subclass__ __new__
+        __reduce__ __setattr__ __setstate__ __sizeof__ __subclasshook__ __class_getitem__
+        __weakref__ __annotations__ __abstractmethods__ __firstlineno__ __static_attributes__
+        __slots__ __orig_bases__
+    """,
+    BUFFER: """
+        __array_interface__ __array_struct__ __array_finalize__ __array_wrap__ __buffer__ __dlpack*
+        __cuda_array_interface__
+    """,
+    "which updates in place in a way not captured; write x = x // y": """
+        __ifloordiv__ __ilshift__ __imod__ __irshift__ __imatmul__ __delitem__
+    """,
     "which is not captured; write // and %": "__divmod__ __rdivmod__",
-}  # fmt: skip
+}
 NUMPY = {
     VALUES: "argpartition choose compress nonzero partition",
     INDICES: "argmax argmin argsort put searchsorted take",
     PARTS: "diagonal flat",
     ALGEBRA: "dot",
     COMPLEX: "conj conjugate imag real",
-    MEMORY: "byteswap ctypes flags getfield itemsize nbytes resize setfield setflags strides "
-    "to_device base",
+    MEMORY: """
+        byteswap ctypes flags getfield itemsize nbytes resize setfield setflags strides to_device
+        base
+    """,
     NUMBERS: "dump dumps tobytes tofile",
 }
 
 
 def refusals(groups: Mapping[str, str]) -> Refusals:
-    """Return what gives the reason why an attribute is refused, from names by reason; `*` stands for any letters."""
+    """Return what gives the reason why an attribute is refused, from names by reason; `*` stands
+    for any letters.
+    """
     exact: dict[str, str] = {}
     patterns: list[tuple[str, str]] = []
     for reason, names in (*SHARED.items(), *groups.items()):
@@ -126,7 +139,7 @@ def _own(kind: type[Value]) -> set[str]:
 
 
 def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:
-    """Return what a method records and whether it updates its tensor; None where no such one is captured."""
+    """Return what a method records and whether it updates its tensor; None if not captured."""
     own = {} if dialect is None else dialect.methods
     method = own.get(name) or methods.METHODS.get(name)
     if method is not None:
@@ -140,7 +153,8 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
     return None if method is None else (method, True)
 
 
-# Other forms in which Python asks a value: the form, what becomes of it for a number, and for a tensor.
+# Other forms in which Python asks a value: the form, what becomes of it for a number, and for a
+# tensor.
 FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
     ("if x, while x, x and y, not x", "fact", "refused", VALUES),
     ("float(x), int(x), complex(x), x.item()", "fact", "refused", NUMBERS),
@@ -162,4 +176,4 @@ FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
     ("global, nonlocal, list.append, self.last = x", "refused", "refused", "once, on a symbol"),
     ("a tensor of an object, a variable", "refused", "refused", "may change between calls"),
     ("a number, an array or a tensor of the module or the closure", "modelled", "modelled", ""),
-)  # fmt: skip
+)

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import dis
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from types import CodeType
 from typing import Any
 
+from .. import ops
+from ..backend.discovery import in_use
 from ..errors import GradientError, MultigradError, TraceError
-from ..ir import ops, questions
-from ..ir.calls import drop_calls
-from ..ir.graph import Graph, Location, Node
-from ..ir.passes import simplify
-from ..ir.record import NeedFact, Trace, Value, constant
-from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, ROW, UNKNOWN, T
+from ..ir import questions
+from ..ir.graph import Graph, Location
+from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
+from ..passes.simplify import simplify
+from ..tracing.calls import drop_calls
+from ..tracing.trace import NeedsConcrete, Trace, Value, constant
 from . import numpy as _numpy_dialect
+from . import xp
+from .callables import plain_function
 from .dialect import (
     describe_routes,
     find_dialect,
     intercepting,
     load_dialects,
-    readings_of,
     require_dialect,
 )
-from .substitute import plain_function, substitute
+from .readings import readings_of
+from .substitute import substitute
 from .tracer import V
 from .witness import Witness
 
@@ -34,7 +38,8 @@ __all__ = ["capture", "run_function", "run_written_in"]
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
-# What a library says when it is handed one of our symbols: the capture is repeated with the real thing.
+# What a library says when it is handed one of our symbols: the capture is repeated with the real
+# thing.
 OPAQUE = {"SymbolicDType": "dtype", "SymbolicShape": "shape", "SymbolicDevice": "device"}
 
 
@@ -58,17 +63,16 @@ def capture(
         facts: what is fixed for this capture: "ndim", "dtype", "shape", "param:<name>".
 
     Raises:
-        NeedFact: Python needed something concrete that is not among the facts.
+        NeedsConcrete: Python needed something concrete that is not among the facts.
         TraceError: the rule cannot be captured.
         GradientError: it returned something that is no gradient of its input.
     """
-    from ..lowering.backend import in_use
 
     in_use()  # a framework imported by now has its dialect registered
     load_dialects()
 
     def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
-        trace = Trace(name, facts, V)
+        trace = Trace(name, facts, V, namespace=xp)
         with intercepting():
             return trace, _record(trace, run, has_tin, runtime, static)
 
@@ -81,16 +85,14 @@ def capture(
             if differs or (trace.witness.moved and again.witness.moved):
                 raise TraceError(
                     f"rule {name!r} gives another graph each time: it draws a number, or reads one "
-                    f"that changes. Draw with xp.rand_like(grad_out), or make the number a param"
+                    "that changes. Draw with xp.rand_like(grad_out), or make the number a param"
                 )
-    except NeedFact as need:
+    except NeedsConcrete as need:
         if need.facts != ("device",):
             raise
         # Rules stay on their input's device, so it is no fact about the input.
         known = {**facts, "device": True}
-        return capture(
-            name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known
-        )  # fmt: skip
+        return capture(name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known)
     return replace(simplify(graph), origin=describe_routes(trace))
 
 
@@ -118,12 +120,12 @@ def _run(
     try:
         with trace.witness, questions.asking():
             result = run(trace, grad_out, tin, {**static, **scalars})
-    except (NeedFact, MultigradError):
+    except (NeedsConcrete, MultigradError):
         raise
     except Exception as error:
         symbol = next((word for word in OPAQUE if word in str(error)), "")
         if symbol and OPAQUE[symbol] not in facts:
-            raise NeedFact(OPAQUE[symbol]) from error
+            raise NeedsConcrete(OPAQUE[symbol]) from error
         place = _place(trace, error)
         at = f" ({Location(*place)})" if place else ""
         raise TraceError(
@@ -142,26 +144,24 @@ def has_number_from_elsewhere(
 
     It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
     """
-    nodes = [node for graph in graphs for node in graph.nodes()]
-    if any(node.op is ops.ARRAY for node in nodes):
+    nodes = [node for graph in graphs for node in graph.nodes]
+    if ops.ARRAY in {node.op for node in nodes}:
         return True
-    written = {0.0, 1.0, *_numbers(trace.facts.values()), *_numbers(static.values())}
-    written.update(_numbers(trace.numbers))
-    for code in trace.codes:
-        written.update(_numbers(code.co_consts))
-    return any(abs(number) not in written for number in _numbers(map(_value_of, nodes)))
+    constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
+    codes = [code.co_consts for code in trace.codes]
+    written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))
+    return not _numbers(constants) <= written | {0.0, 1.0}
 
 
-def _value_of(node: Node) -> Any:
-    return node.attr("value") if node.op is ops.CONST else None
-
-
-def _numbers(values: Any) -> Iterator[float]:
+def _numbers(values: Iterable[Any]) -> set[float]:
+    """Return the floats among values and in the tuples among them, without their signs."""
+    found: set[float] = set()
     for value in values:
         if isinstance(value, tuple):
-            yield from _numbers(value)
+            found |= _numbers(value)
         elif isinstance(value, float):
-            yield abs(value)
+            found.add(abs(value))
+    return found
 
 
 def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
@@ -180,19 +180,19 @@ def _check_result(trace: Trace, result: Any) -> Value:
     if not isinstance(result, Value):
         given = "None" if result is None else f"{type(result).__name__} {result!r}"
         raise GradientError(
-            f"rule {name!r} returned {given}; expected the gradient, a tensor like tin. "
-            f"For zero write xp.zeros_like(grad_out)"
+            f"rule {name!r} returned {given}; expected the gradient, a tensor like tin. For zero "
+            "write xp.zeros_like(grad_out)"
         )
     type_ = result.node.type
     if type_.kind != "tensor":
         raise GradientError(
-            f"rule {name!r} returned a scalar; expected a tensor of tin's shape. "
-            f"Write grad_out * scalar or xp.full_like(grad_out, scalar)"
+            f"rule {name!r} returned a scalar; expected a tensor of tin's shape. Write grad_out * "
+            "scalar or xp.full_like(grad_out, scalar)"
         )
     if type_.shape not in (INPUT_SHAPE, UNKNOWN):
         raise GradientError(
-            f"rule {name!r} returned {_describe(type_.shape)}; expected tin's shape. "
-            f"Use keepdims=True and combine with grad_out"
+            f"rule {name!r} returned {_describe(type_.shape)}; expected tin's shape. Use "
+            "keepdims=True and combine with grad_out"
         )
     if type_.dtype == BOOL:
         raise GradientError(
@@ -200,18 +200,18 @@ def _check_result(trace: Trace, result: Any) -> Value:
         )
     if type_.dtype != T:
         if "dtype" not in trace.facts:
-            raise NeedFact("dtype")
+            raise NeedsConcrete("dtype")
         if type_.dtype != trace.facts["dtype"]:
             raise GradientError(
-                f"rule {name!r} returned {type_.dtype} for a {trace.facts['dtype']} input; "
-                f"cast it back with .to(grad_out.dtype)"
+                f"rule {name!r} returned {type_.dtype} for a {trace.facts['dtype']} input; cast it "
+                "back with .to(grad_out.dtype)"
             )
     return result
 
 
 def _describe(shape: Any) -> str:
     """Return a shape that is not the input's, in words."""
-    if shape == ROW:
+    if shape == SCALAR_SHAPE:
         return "one number"
     _, axis, keepdims = shape
     kept = "with 1 for" if keepdims else "without"
@@ -230,7 +230,8 @@ def catches_errors(code: CodeType) -> bool:
 def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
     """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
 
-    What substitution cannot see through may be imported in the way that the function's dialect offers.
+    What substitution cannot see through may be imported in the way that the function's dialect
+    offers.
     """
     return run_written_in("", function, trace, *args, **kwargs)
 
@@ -254,7 +255,7 @@ def run_written_in(
     try:
         with compute():
             return substitute(function, trace)(*args, **kwargs)
-    except NeedFact:
+    except NeedsConcrete:
         raise
     except Exception as error:
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-from ..ir import ops
-from ..ir.record import NeedFact, Value
+from .. import ops
+from ..tracing.trace import NeedsConcrete, Value
 from .dialect import Dialect, find_dialect, registered_dialects
 from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
 
@@ -26,7 +26,7 @@ def class_of(value: Any) -> type:
     """Return the class that the real value has.
 
     Raises:
-        NeedFact: it is known with a fact.
+        NeedsConcrete: it is known with a fact.
         TraceError: it may be one of several.
     """
     if isinstance(value, ATTRIBUTES):
@@ -52,7 +52,7 @@ def _class_of_attribute(value: Any) -> type:
     if value.trace is None:
         return builtins.type(value)
     if "dtype" not in value.trace.facts:
-        raise NeedFact("dtype")
+        raise NeedsConcrete("dtype")
     raise value.trace.error("asks for the class of a dtype, which is each library's own")
 
 
@@ -68,7 +68,7 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
 
 
 def is_instance(value: Any, classes: Any) -> bool:
-    """The builtin `isinstance`, for which a symbolic value is a number or a tensor of the rule's library."""
+    """The builtin `isinstance`: a symbol is a number or a tensor of the rule's library."""
     classes = _real(classes)
     if isinstance(value, ATTRIBUTES):
         return issubclass(class_of(value), classes)
@@ -84,14 +84,13 @@ def is_instance(value: Any, classes: Any) -> bool:
         scalars = dialects[own].scalars if _may_be_scalar(value, dialects[own]) else ()
         found = {issubclass(kind, classes) for kind in (dialects[own].tensor, *scalars)}
     if len(found) != 1:
-        raise value.trace.error(
-            "asks for the class of a tensor. Write it with xg.xp, for all libraries"
-        )
+        advice = ". Write it with xg.xp, for all libraries" if value.trace.words.write else ""
+        raise value.trace.error(f"asks for the class of a tensor{advice}")
     return found.pop()
 
 
 def identity_of(value: Any) -> int:
-    """The builtin `id`; a symbol is another object than the real value, whose identity may matter."""
+    """The builtin `id`; a symbol is another object than the real value, whose id may matter."""
     if isinstance(value, Value) and value.node.type.kind == "tensor":
         raise value.trace.error("asks for the identity of a tensor. Compare tensors with `is`")
     return id(value)
@@ -144,13 +143,13 @@ def compares_identity(code: CodeType) -> bool:
 
 
 def uses_attribute(name: str, depth: int = 2) -> bool:
-    """Return whether the code that asks for an attribute of a symbol writes `x.name`, and no `hasattr`."""
+    """Return whether the code that asks for a symbol's attribute writes `x.name`, no `hasattr`."""
     frame = sys._getframe(depth)
     return frame.f_code.co_code[frame.f_lasti] in _ASKING and name in frame.f_code.co_names
 
 
 class Dispatch:
-    """Stands in for a `functools.singledispatch` function: chooses by the class that a symbol stands for."""
+    """Stands in for a `functools.singledispatch` function: chooses by a symbol's class."""
 
     def __init__(self, function: Any, stand_in: Callable[[Any], Any]) -> None:
         self.__wrapped__ = function
@@ -162,7 +161,7 @@ class Dispatch:
         return self._stand_in(self._chosen(args[0]))(*args, **kwargs)
 
     def _chosen(self, value: Any) -> Any:
-        """Return the implementation for a value; for a tensor, that of the rule's own library alone."""
+        """Return the implementation for a value; for a tensor, that of the rule's own library."""
         dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
         if not isinstance(value, Value) or value.node.type.kind == "scalar":
             return dispatch(class_of(value))

@@ -1,7 +1,8 @@
-"""Arrays made from a shape alone, `torch.ones(x.shape)`: no symbolic value is among the arguments, so no protocol helps.
+"""Arrays made from a shape alone, `torch.ones(x.shape)`: no symbolic value is among the arguments,
+so no protocol helps.
 
-Stand-ins for the libraries' functions take a symbolic shape; with any other shape the function itself makes an
-array, which becomes a constant where it meets a symbolic value.
+Stand-ins for the libraries' functions take a symbolic shape; with any other shape the function
+itself makes an array, which becomes a constant where it meets a symbolic value.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..ir import neutral
-from ..ir.record import Value, cast, copy_of, dtype_name
 from ..ir.types import BOOL, T
+from ..tracing import xp_all as xp
+from ..tracing.trace import Value, cast, copy_of, dtype_name
 from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any
 
 
 def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
-    """Return the stand-ins for the creation functions that stand in the libraries' top modules, by function."""
+    """Return the stand-ins for the creation functions that stand in the libraries' top modules, by
+    function.
+    """
     found: dict[Any, Callable[..., Any]] = {}
     for library in libraries:
         for name in (*CONVERTERS, *CREATORS):
@@ -41,11 +44,11 @@ def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _convert(
     is_copy: bool, function: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return a symbolic tensor as it is, several as one; anything else by the library's own function."""
+    """Return a symbolic tensor as it is, several as one; all else by the library's own function."""
     dtype = kwargs.get("dtype", args[0] if args else None)
     items = list(obj) if isinstance(obj, list | tuple) else []
     if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
-        obj = neutral.stack(items, 0)
+        obj = xp.stack(items, 0)
     if not isinstance(obj, Value):
         if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
             return function(obj)
@@ -73,13 +76,13 @@ def length(x: Any) -> Any:
 
 
 # The rule's own device and layout are the only ones.
-NOT_TAKEN = (
-    "device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size",
-)  # fmt: skip
+NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size")
 
 
 def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a library's function with Python numbers in place of symbolic ones, for which their facts are needed."""
+    """Call a library's function with Python numbers in place of symbolic ones, for which their
+    facts are needed.
+    """
     given = [number(value) for value in args]
     return function(*given, **{name: number(value) for name, value in kwargs.items()})
 
@@ -97,23 +100,23 @@ def weak(dtype: Any) -> Any:
 
 
 def ones(like: Tensor, dtype: Any = None) -> Tensor:
-    return neutral.ones_like(like, weak(dtype))
+    return xp.ones_like(like, weak(dtype))
 
 
 def zeros(like: Tensor, dtype: Any = None) -> Tensor:
-    return neutral.zeros_like(like, weak(dtype))
+    return xp.zeros_like(like, weak(dtype))
 
 
 def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
-    return neutral.full_like(like, fill_value, weak(dtype))
+    return xp.full_like(like, fill_value, weak(dtype))
 
 
 def rand(like: Tensor, dtype: Any = None) -> Tensor:
-    return neutral.rand_like(like)
+    return xp.rand_like(like)
 
 
 def randn(like: Tensor, dtype: Any = None) -> Tensor:
-    return neutral.randn_like(like)
+    return xp.randn_like(like)
 
 
 def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -122,6 +125,6 @@ def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 # Whether the result is a copy, which an update of the original does not reach.
 CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": True}
-CREATORS: dict[str, Callable[..., Any]] = {
-    "arange": arange, "empty": zeros, "full": full, "ones": ones, "rand": rand, "randn": randn, "zeros": zeros,
-}  # fmt: skip
+CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
+    function.__name__: function for function in (arange, full, ones, rand, randn, zeros)
+}

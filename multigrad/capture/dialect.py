@@ -1,15 +1,13 @@
 """Dialects: which foreign function means which op.
 
-An alias is keyed by (dialect, callable), because the same name has other defaults elsewhere (`torch.std`
-divides by n - 1, `np.std` by n). A backend contributes its framework's table; NumPy's stands here.
+An alias is keyed by (dialect, callable), because the same name has other defaults elsewhere
+(`torch.std` divides by n - 1, `np.std` by n). A backend contributes its framework's table; NumPy's
+stands here.
 """
 
 from __future__ import annotations
 
-import dis
 import functools
-import itertools
-import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,9 +15,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import RuleTypeError, RuleValueError, TraceError, suggest
-from ..ir.record import Trace, Value
-from .libraries import add_library, is_library_file
+from ..backend.discovery import entry_points as find_backends
+from ..backend.discovery import load_backend
+from ..errors import RuleTypeError, TraceError, suggest
+from ..tracing.trace import Trace, Value
+from .libraries import add_library
 
 Handler = Callable[..., Any]
 
@@ -59,34 +59,40 @@ class Dialect:
         correction: what `x.std()` and `x.var()` subtract from n by default.
         methods: tensor methods that mean something else in this library.
         attributes: attributes of a tensor that no other library's has, by name, from the tensor.
-        hidden: functions that offer no protocol, and what stands in for them in a rule: always, also where
-            no symbolic value is among the arguments.
+        hidden: functions that offer no protocol, and what stands in for them in a rule: always,
+            also where no symbolic value is among the arguments.
         mutable: whether `x += 1` reaches whoever else holds x.
-        protocol: whether the library hands symbolic values to us by itself; else stand-ins do, wherever a
-            rule refers to the library's modules or functions.
+        protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
+            wherever a rule refers to the library's modules or functions.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
-        at_once: a context in which the library computes at once, though a compiler may be reading along.
-        import_function: records a function in another way, where substitution cannot see through it:
-            (function, trace, args, kwargs) -> its result; raises NeedFact, or TraceError where it cannot either.
+        at_once: a context in which the library computes at once, though a compiler may be reading
+            along.
+        import_function: records a function in another way, where substitution cannot see through
+            it: (function, trace, args, kwargs) -> its result; raises NeedsConcrete, or TraceError
+                where
+            it cannot either.
         import_route: that way, in the words of `xg.show`.
         shown: how people write the library's name.
-        wrappers: classes of objects that a decorator of the library's makes of a function and that compute just
-            what it does, and the attribute that holds it.
-        keeps: optional; whether a class or a function stays as it is in captured code, as its calls with symbolic
-            values are intercepted.
+        wrappers: classes of objects that a decorator of the library's makes of a function and that
+            compute just what it does, and the attribute that holds it.
+        keeps: optional; whether a class or a function stays as it is in captured code, as its calls
+            with symbolic values are intercepted.
         paired: those of the wrappers whose function returns a value and its gradient function.
-        own_gradients: those of the wrappers whose function has a gradient of its own, and what makes a function
-            for symbolic values of one, through which derivatives pass by that gradient; None: they need not.
-        interceptions: what makes calls of the library's custom gradients with symbolic values come to us, wherever
-            they are called from; entered while something is captured.
+        own_gradients: those of the wrappers whose function has a gradient of its own, and what
+            makes a function for symbolic values of one, through which derivatives pass by that
+            gradient; None: they need not.
+        interceptions: what makes calls of the library's custom gradients with symbolic values come
+            to us, wherever they are called from; entered while something is captured.
         shape_class: what `x.shape` is, and is an instance of.
         runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
         one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
-        scalars: classes of what stands in place of a tensor without axes in the library's own results.
-        generators: its global generators of random numbers: objects with `get_state` and `set_state`.
+        scalars: classes of what stands in place of a tensor without axes in the library's own
+            results.
+        generators: its global generators of random numbers: objects with `get_state` and
+            `set_state`.
         habits: where its spellings mean something else than NumPy's.
-        refusals: optional; why a symbol does not answer an attribute that its tensors have, by name. With it,
-            what its tensor class lacks is an AttributeError.
+        refusals: optional; why a symbol does not answer an attribute that its tensors have, by
+            name. With it, what its tensor class lacks is an AttributeError.
     """
 
     aliases: Mapping[Any, Handler]
@@ -143,7 +149,9 @@ def registered_dialects() -> dict[str, Dialect]:
 
 @contextmanager
 def intercepting() -> Iterator[None]:
-    """Let the custom gradients of all libraries come to us where they are called with symbolic values."""
+    """Let the custom gradients of all libraries come to us where they are called with symbolic
+    values.
+    """
     with ExitStack() as stack:
         for dialect in tuple(_dialects.values()):
             for interception in dialect.interceptions:
@@ -163,7 +171,9 @@ def load_dialects() -> None:
 
 @functools.cache
 def entry_points() -> Mapping[str, Any]:
-    """Return the entry points of all dialects by their library's import name, read once per process."""
+    """Return the entry points of all dialects by their library's import name, read once per
+    process.
+    """
     from importlib.metadata import entry_points as find
 
     return {point.name: point for point in find(group=GROUP)}
@@ -196,19 +206,17 @@ def record_call(
     shown = shown or f"{dialect}'s {name}"
     if name.rpartition(".")[2] in ("backward", "grad"):
         raise trace.error(
-            f"calls {shown}: a rule is the backward pass. Write the derivative out, or "
-            f"register the rule with native=True to run it as it is"
+            f"calls {shown}: a rule is the backward pass"
+            f"{trace.words.advise('write the derivative out')}"
         )
     if handler is None:
-        raise trace.error(
-            f"calls {shown}, which is not captured. "
-            f"Write it with xg.xp, or register the rule with native=True to run it as it is"
-        )
+        advice = trace.words.advise(*trace.words.write)
+        raise trace.error(f"calls {shown}, which is not captured{advice}")
     target, kwargs = _find_target(name, args, kwargs)
     if target is not None and not isinstance(target, Value):
         raise trace.error(
-            f"lets {shown} write into a {type(target).__name__} that the rule did not get "
-            f"or make. Use the function's result"
+            f"lets {shown} write into a {type(target).__name__} that the rule did not get or make. "
+            "Use the function's result"
         )
     before = trace.dialect, trace.readings
     trace.dialect, trace.readings = dialect, (dialect,)
@@ -235,7 +243,9 @@ def describe_routes(trace: Trace) -> str:
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
-    """Return what a function records; one that updates its argument records what its plain form does."""
+    """Return what a function records; one that updates its argument records what its plain form
+    does.
+    """
     if dialect not in _dialects:
         return None
     aliases = _dialects[dialect].aliases
@@ -275,65 +285,6 @@ def _find_trace(values: tuple[Any, ...]) -> Trace:
     raise TraceError("no symbolic value among the arguments")
 
 
-def dialect_of(function: types.FunctionType) -> str:
-    """Return the import name of the array library that a function is written in, or ""; the likeliest of several."""
-    return next(iter(readings_of(function)), "")
-
-
-def readings_of(function: types.FunctionType) -> tuple[str, ...]:
-    """Return the libraries that a function may be written in, the likeliest first; one where the code tells.
-
-    What the function mentions decides, then what its module imports. NumPy's constants are used beside all of them, so
-    that it decides only where no framework is about; `xg.xp` decides where it is mentioned without one.
-    """
-    own = __name__.partition(".")[0]
-    roots = tuple(dict.fromkeys(_roots(function, set())))
-    around = dict.fromkeys(_packages(function.__globals__.values()))
-    known = tuple(root for root in roots if root in _dialects and root != "numpy")
-    frameworks = tuple(root for root in around if root in _dialects and root != "numpy")
-    if known:
-        return known
-    if "numpy" in roots and not (frameworks and _reads_constants_only(function)):
-        return ("numpy", *frameworks)
-    if own in roots:
-        return (own,)
-    others = tuple(root for root in roots if root not in _dialects)
-    if frameworks:
-        return frameworks
-    return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
-
-
-def _reads_constants_only(function: types.FunctionType) -> bool:
-    """Return whether all that a function takes from NumPy are numbers and classes: `np.pi`, `np.float32`."""
-    taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
-    for code in nested_codes(function.__code__):
-        rows = list(dis.get_instructions(code))
-        for row, following in itertools.pairwise(rows):
-            module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
-            if isinstance(module, types.ModuleType) and _root_of(module) == "numpy":
-                taken.append(getattr(module, str(following.argval), None))
-    return not any(
-        callable(v) and not isinstance(v, type) and _root_of(v) == "numpy" for v in taken
-    )
-
-
-def library_for(trace: Trace, method: str) -> str:
-    """Return the library whose methods a tensor has, where they mean another thing in another library.
-
-    Raises:
-        RuleValueError: the code may be written in several.
-    """
-    if len(trace.readings) > 1:
-        where = trace.location()
-        names = " and ".join(trace.readings)
-        raise RuleValueError(
-            f"{trace.kind} {trace.name!r}{f' ({where})' if where else ''} uses .{method}, which differs "
-            f"between the libraries that its file imports ({names}). Say which it means: "
-            f"dialect={trace.readings[-1 if trace.readings[0] == 'numpy' else 0]!r}"
-        )
-    return trace.dialect
-
-
 def habits_of(trace: Trace) -> Habits:
     """Return what spellings mean in the code that is captured."""
     dialect = find_dialect(trace.dialect)
@@ -346,7 +297,6 @@ def check_dialect(name: Any) -> str:
     Raises:
         RuleTypeError: no dialect has that name.
     """
-    from ..lowering.backend import entry_points as find_backends
 
     if name is None:
         return ""
@@ -364,8 +314,6 @@ def require_dialect(name: str) -> None:
     Raises:
         BackendNotFound: that is not installed.
     """
-    from ..lowering.backend import entry_points as find_backends
-    from ..lowering.backend import load_backend
 
     if name in _dialects or name == __name__.partition(".")[0]:
         return
@@ -375,59 +323,13 @@ def require_dialect(name: str) -> None:
         entry_points()[name].load()
 
 
-def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
-    """Yield the packages that a function, its closure and its annotations mention, then those of its helpers."""
-    seen.add(function)
-    names = [name for name, _ in mentioned(function)]
-    for note in function.__annotations__.values():
-        names += re.findall(r"\w+", str(note))
-    values = [function.__globals__.get(name) for name in names]
-    held = [contents(cell) for cell in function.__closure__ or ()]
-    yield from _packages(values)
-    yield from _packages(held)
-    for name in names:  # imported inside the function
-        root = name.partition(".")[0]
-        if root in _dialects and root in sys.modules and name not in function.__globals__:
-            yield root
-    for value in (*held, *values):
-        if isinstance(value, types.FunctionType) and value not in seen:
-            if not is_library_file(value.__code__.co_filename):
-                yield from _roots(value, seen)
-        elif isinstance(value, types.ModuleType) and not _is_library(value):
-            yield from _packages(vars(value).values())
-
-
-def _packages(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the libraries of modules, and of what is imported from a dialect's."""
-    for value in list(values):
-        is_module = isinstance(value, types.ModuleType)
-        root = _root_of(value)
-        if root in _dialects or (is_module and _is_library(value)):
-            yield root
-
-
-def _root_of(value: Any) -> str:
-    """Return the top-level package that a module is of, or that a value comes from."""
-    is_module = isinstance(value, types.ModuleType)
-    home = value.__name__ if is_module else getattr(value, "__module__", None)
-    return home.partition(".")[0] if isinstance(home, str) else ""
-
-
-def _is_library(module: types.ModuleType) -> bool:
-    """Return whether a module is a library's, neither the user's own nor Python's."""
-    root = module.__name__.partition(".")[0]
-    if root == __name__.partition(".")[0]:
-        return True
-    return root not in sys.stdlib_module_names and is_library_file(
-        getattr(module, "__file__", None)
-    )
-
-
-def mentioned(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the global names in a function and those nested in it, with their values (None: not bound)."""
-    for code in nested_codes(function.__code__):
-        for name in code.co_names:
-            yield name, function.__globals__.get(name)
+def mentioned(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Return the global names in a function and those nested in it, with their values (None: not
+    bound).
+    """
+    known = function.__globals__
+    codes = nested_codes(function.__code__)
+    return [(name, known.get(name)) for code in codes for name in code.co_names]
 
 
 def contents(cell: types.CellType) -> Any:
@@ -438,9 +340,10 @@ def contents(cell: types.CellType) -> Any:
         return None
 
 
-def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code object and those of the functions, lambdas and comprehensions inside it."""
-    yield code
+def nested_codes(code: types.CodeType) -> list[types.CodeType]:
+    """Return a code object and those of the functions, lambdas and comprehensions inside it."""
+    codes = [code]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from nested_codes(constant)
+            codes += nested_codes(constant)
+    return codes

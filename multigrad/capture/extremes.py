@@ -1,17 +1,19 @@
-"""`max` and `min` along a dim, as torch has them: values, and indices that may be unpacked but not used."""
+"""`max` and `min` along a dim, as torch has them: values, and indices that may be unpacked but not
+used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ..ir.record import Value
+from ..tracing.trace import Value
 
 Tensor = Any
 
 
 class Extremes:
-    """What torch returns for `max` and `min` along a dim: `.values`, and indices, which are not captured."""
+    """What torch returns for `max` and `min` along a dim: `.values`, and indices, not captured."""
 
     __slots__ = ("values",)
 
@@ -40,8 +42,8 @@ class Indices(Value):
     @property
     def node(self) -> Any:  # type: ignore[override]
         raise self.trace.error(
-            "uses the indices of a maximum or minimum, which are not captured. Compare instead: "
-            "x == x.amax(dim, keepdim=True)"
+            "uses the indices of a maximum or minimum, which are not captured. Compare instead: x "
+            "== x.amax(dim, keepdim=True)"
         )
 
     @classmethod

@@ -1,7 +1,8 @@
-"""Indices that hold several numbers for an axis: `x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`, constant masks.
+"""Indices that hold several numbers for an axis: `x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`, constant
+masks.
 
-One list alone is taken along its axis, for every rank and length. For any other NumPy itself says which elements an
-index picks of a tensor of this shape, which is a fact of the capture then.
+One list alone is taken along its axis, for every rank and length. For any other NumPy itself says
+which elements an index picks of a tensor of this shape, which is a fact of the capture then.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import neutral
-from ..ir.constants import MOST_ELEMENTS
-from ..ir.record import Value
-from ..ir.types import ROW
+from ..ir.array_values import MOST_ELEMENTS
+from ..ir.types import SCALAR_SHAPE
+from ..tracing import xp_all as xp
+from ..tracing.trace import Value
 from . import arrays
 from .dialect import habits_of
 
@@ -43,11 +44,11 @@ def take_at(x: Any, index: Any) -> Value:
     items = _read_items(x, index)
     row = _find_row(x, items)
     if row is not None:
-        picked = neutral.take(_part(x, items), items[row].tolist(), _axis_of(items, row))
+        picked = xp.take(_part(x, items), items[row].tolist(), _axis_of(items, row))
     else:
         places = _find_places(x, items)
-        picked = neutral.take(neutral.reshape(x, -1), places.ravel().tolist(), 0)
-        picked = picked if places.ndim == 1 else neutral.reshape(picked, places.shape)
+        picked = xp.take(xp.reshape(x, -1), places.ravel().tolist(), 0)
+        picked = picked if places.ndim == 1 else xp.reshape(picked, places.shape)
     return x.trace.value(picked.node)
 
 
@@ -66,14 +67,14 @@ def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
     part, axis, rows = _part(x, items), _axis_of(items, row), items[row]
     if not rows.size:
         return _basic(items), part
-    length = operator.index(neutral.dim(part, axis))
+    length = operator.index(xp.dim(part, axis))
     source = _sources(np.arange(length)[rows], length)
-    if value.node.type.shape != ROW:
-        picked = neutral.take(part, rows.tolist(), axis)
-        value = neutral.broadcast_to(value, picked)
-        value = neutral.take(value, np.maximum(source, 0).tolist(), axis)
+    if value.node.type.shape != SCALAR_SHAPE:
+        picked = xp.take(part, rows.tolist(), axis)
+        value = xp.broadcast_to(value, picked)
+        value = xp.take(value, np.maximum(source, 0).tolist(), axis)
     after = -axis - 1 if axis < 0 else part.ndim - axis - 1
-    return _basic(items), neutral.where((source >= 0).reshape(-1, *(1,) * after), value, part)
+    return _basic(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
 
 
 def repeats(x: Any, index: Any) -> bool:
@@ -85,7 +86,7 @@ def repeats(x: Any, index: Any) -> bool:
     else:
         places, axis = items[row], _axis_of(items, row)
         if places.size and places.min() < 0 <= places.max():
-            places = places % operator.index(neutral.dim(_part(x, items), axis))
+            places = places % operator.index(xp.dim(_part(x, items), axis))
     return len(np.unique(places)) < places.size
 
 
@@ -94,10 +95,10 @@ def _put_flat(x: Any, places: Array, value: Any) -> Tensor:
         return x
     shape = tuple(x.shape)
     source = _sources(places, int(np.prod(shape)))
-    if value.node.type.shape != ROW:
-        flat = neutral.reshape(neutral.broadcast_to(value, places.shape), -1)
-        value = neutral.reshape(neutral.take(flat, np.maximum(source, 0).tolist(), 0), shape)
-    return neutral.where((source >= 0).reshape(shape), value, x)
+    if value.node.type.shape != SCALAR_SHAPE:
+        flat = xp.reshape(xp.broadcast_to(value, places.shape), -1)
+        value = xp.reshape(xp.take(flat, np.maximum(source, 0).tolist(), 0), shape)
+    return xp.where((source >= 0).reshape(shape), value, x)
 
 
 def _sources(places: Array, length: int) -> Array:
@@ -123,7 +124,7 @@ def _find_places(x: Any, items: list[Any]) -> Array:
 
 
 def _find_row(x: Any, items: list[Any]) -> int | None:
-    """Return where the one list of an index stands, if it is taken along its axis whatever the shape."""
+    """Return where an index's one list stands, if it is taken along its axis for any shape."""
     rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
     if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
         return None
@@ -158,9 +159,7 @@ def _without_basic(items: list[Any]) -> list[Any]:
 
 def _part(x: Any, items: list[Any]) -> Any:
     basic = _basic(items)
-    return (
-        x if all(item is Ellipsis or item == WHOLE for item in basic) else neutral.getitem(x, basic)
-    )
+    return x if all(item is Ellipsis or item == WHOLE for item in basic) else xp.getitem(x, basic)
 
 
 def _axis_of(items: list[Any], row: int) -> int:
@@ -206,7 +205,9 @@ def _read(x: Any, item: Any) -> Array:
 
 
 def _as_numbers(items: Any) -> Any:
-    """Return nested lists with Python numbers in place of symbolic ones, for which their facts are needed."""
+    """Return nested lists with Python numbers in place of symbolic ones, for which their facts are
+    needed.
+    """
     if isinstance(items, list | tuple):
         return [_as_numbers(item) for item in items]
     return items if isinstance(items, bool | np.bool_) else operator.index(items)

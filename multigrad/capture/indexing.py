@@ -6,9 +6,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ..ir import neutral
-from ..ir.record import Value, lift
-from ..ir.types import BOOL, ROW, UNKNOWN, T
+from ..ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T
+from ..tracing import xp_all as xp
+from ..tracing.trace import Value, lift
 from .index_arrays import holds_array, put_at, take_at
 
 Tensor = Any
@@ -22,9 +22,9 @@ def picked(x: Value, index: Any) -> Any:
         return x
     axis = new_axis(index)
     if axis is not None:
-        return neutral.expand_dims(x, axis)
+        return xp.expand_dims(x, axis)
     try:
-        return take_at(x, index) if holds_array(index) else neutral.getitem(x, index)
+        return take_at(x, index) if holds_array(index) else xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"indexes a tensor in a way not captured: {error}") from error
 
@@ -33,17 +33,17 @@ def assigned(x: Value, index: Any, value: Any) -> Value:
     """Return x with a value at an index."""
     if isinstance(value, Picked):
         if is_mask(index) and value.mask.node is index.node:
-            return neutral.where(_over_axes(index, x), value.whole, x)
+            return xp.where(_over_axes(index, x), value.whole, x)
         raise x.trace.error(
             "assigns what one mask picks to another place. Use xp.where(condition, value, tensor)"
         )
     if not isinstance(value, Value):
         value = x.trace.value(lift(x.trace, value))
-    single = value.node.type.shape == ROW
+    single = value.node.type.shape == SCALAR_SHAPE
     if is_whole(index):
-        return neutral.full_like(x, value) if single else value
+        return xp.full_like(x, value) if single else value
     if is_mask(index) and single:
-        return neutral.where(_over_axes(index, x), value, x)
+        return xp.where(_over_axes(index, x), value, x)
     if is_mask(index):
         raise x.trace.error("assigns to a part of a tensor. Use xp.where(condition, value, tensor)")
     if holds_array(index):
@@ -58,36 +58,40 @@ def assigned(x: Value, index: Any, value: Any) -> Value:
 
 
 def _over_axes(mask: Any, x: Any) -> Value:
-    """Return a mask for the first axes of x, to which it belongs, where broadcasting takes the last."""
+    """Return a mask for the first axes of x, to which it belongs, where broadcasting takes the
+    last.
+    """
     own, whole = mask.node.type.shape, x.node.type.shape
-    if own == ROW or (own == whole and own != UNKNOWN):
+    if own == SCALAR_SHAPE or (own == whole and own != UNKNOWN):
         return mask
     own, whole = tuple(mask.shape), tuple(x.shape)
     if own == whole:
         return mask
     if own != whole[: len(own)]:
         raise x.trace.error(
-            f"indexes a tensor of shape {whole} by a mask of shape {own}, which must be that of its "
-            f"first axes. Use xp.where(condition, value, tensor)"
+            f"indexes a tensor of shape {whole} by a mask of shape {own}, which must be that of "
+            "its first axes. Use xp.where(condition, value, tensor)"
         )
-    return neutral.reshape(mask, (*own, *(1,) * (len(whole) - len(own))))
+    return xp.reshape(mask, (*own, *(1,) * (len(whole) - len(own))))
 
 
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
     """Return x with a value at a static index."""
     try:
-        part = neutral.getitem(x, index)
+        part = xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
     at = part.node.attr("index")
-    here = neutral.setitem(neutral.ones_like(part, T), x, at) > 0
+    here = xp.setitem(xp.ones_like(part, T), x, at) > 0
     if single:
-        return neutral.where(here, value, x)
-    return neutral.where(here, neutral.setitem(neutral.broadcast_to(value, part), x, at), x)
+        return xp.where(here, value, x)
+    return xp.where(here, xp.setitem(xp.broadcast_to(value, part), x, at), x)
 
 
 def new_axis(index: Any) -> int | None:
-    """Return where an index that does nothing else makes an axis: `[None]`, `[:, None]`, `[..., None]`."""
+    """Return where an index that does nothing else makes an axis: `[None]`, `[:, None]`, `[...,
+    None]`.
+    """
     items = index if isinstance(index, tuple) else (index,)
     if sum(item is None for item in items) != 1 or not all(i is None or is_whole(i) for i in items):
         return None
@@ -108,7 +112,9 @@ def is_mask(index: Any) -> bool:
 
 
 class Picked:
-    """`x[mask]`: how many elements that is, nobody knows; it can be computed with and assigned to the same mask."""
+    """`x[mask]`: how many elements that is, nobody knows; it can be computed with and assigned to
+    the same mask.
+    """
 
     __slots__ = ("mask", "whole")
 
@@ -118,8 +124,8 @@ class Picked:
 
     def _refuse(self) -> Exception:
         return self.whole.trace.error(
-            "indexes a tensor by a mask, which gives no known number of elements. "
-            "Use xp.where(condition, tensor, 0.0)"
+            "indexes a tensor by a mask, which gives no known number of elements. Use "
+            "xp.where(condition, tensor, 0.0)"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -149,7 +155,7 @@ class Picked:
             if isinstance(operand, Picked) and operand.mask.node is self.mask.node:
                 wholes.append(operand.whole)
             elif isinstance(operand, bool | int | float) or (
-                isinstance(operand, Value) and operand.node.type.shape == ROW
+                isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
             ):
                 wholes.append(operand)
             else:

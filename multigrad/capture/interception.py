@@ -1,7 +1,8 @@
 """Interception: a method of a library's class that comes to us while something is captured.
 
-A custom gradient runs its forward on whatever it is given; on symbolic values its own backward would be lost, wherever
-it is called from. The method is replaced for as long as a capture runs, in any thread, and put back after the last one.
+A custom gradient runs its forward on whatever it is given; on symbolic values its own backward
+would be lost, wherever it is called from. The method is replaced for as long as a capture runs, in
+any thread, and put back after the last one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import threading
 from collections import Counter
 from typing import Any
 
-from ..threads import in_child, make_lock
+from ..ground.threads import in_child, make_lock
 
 _ABSENT = object()
 
 
 class Interception:
-    """One method of a class, replaced while captures run; a context manager, entered any number of times."""
+    """One method of a class, replaced while captures run; a context manager, entered any number of
+    times.
+    """
 
     def __init__(self, owner: type, name: str, replacement: Any) -> None:
         self.owner = owner

@@ -1,7 +1,7 @@
 """Which source files are a library's, and which are the user's own.
 
-Substitution copies the user's helpers and leaves libraries alone. A library lies where an installer put it, or it is
-an array library that we know, with what it was installed with, wherever that is.
+Substitution copies the user's helpers and leaves libraries alone. A library lies where an installer
+put it, or it is an array library that we know, with what it was installed with, wherever that is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def _is_installed(file: str, known: frozenset[str]) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def find_folders(names: frozenset[str]) -> tuple[str, ...]:
-    """Return the folders of these packages and of what they depend on, each ending in a separator."""
+    """Return the folders of these packages and of what they depend on, each ending in a
+    separator.
+    """
     packages = {*names, *(needed for name in names for needed in _requirements(name))}
     folders = {folder for name in packages for folder in package_folders(name)}
     # A folder that pip filled (`--target`, PYTHONPATH) holds the records of what lies in it.
@@ -61,7 +63,9 @@ def in_package(file: str, name: str) -> bool:
 
 
 def _requirements(name: str) -> Iterator[str]:
-    """Yield the import names of what a package's distribution depends on, as far as they are told by its name."""
+    """Yield the import names of what a package's distribution depends on, as far as they are told
+    by its name.
+    """
     try:
         rows = metadata.requires(name) or ()
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
 """Tensor methods as rules write them (`x.clamp(min=0)`, `x.mean(dim=-1)`), by name.
 
-The names and defaults are those that tensor libraries share; where two of them differ (`std`: n or n - 1) the
-keyword used, then the modules that the rule mentions, decide.
+The names and defaults are those that tensor libraries share; where two of them differ (`std`: n or
+n - 1) the keyword used, then the modules that the rule mentions, decide.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import neutral
-from ..ir.record import Value, cast, copy_of, lift, mark_view
 from ..ir.types import BOOL, is_float
+from ..tracing import xp_all as xp
+from ..tracing.trace import Value, cast, copy_of, lift, mark_view
 from . import arrays, composites, creation, elementwise
-from .dialect import find_dialect, library_for
+from .dialect import find_dialect
+from .names import spelled
+from .readings import library_for
 from .symbols import SymbolicShape
 
 Tensor = Any
@@ -51,26 +53,36 @@ def kept(keepdim: Any, keepdims: Any) -> bool:
     return bool(keepdim or keepdims)
 
 
-def sum(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
-        keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
-    result = neutral.sum(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
+def reduction(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a reduction that takes torch's names and NumPy's."""
+
+    def reduce(
+        x: Tensor,
+        dim: Any = MISSING,
+        keepdim: bool = False,
+        *,
+        axis: Any = MISSING,
+        keepdims: bool = False,
+    ) -> Tensor:
+        return record(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
+
+    reduce.__name__ = reduce.__qualname__ = name
+    return reduce
+
+
+def sum(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
+    result = _sum(x, *args, **options)
     return result if dtype is None else cast(result, dtype)
 
 
-def mean(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
-         keepdims: bool = False, dtype: Any = None) -> Tensor:  # fmt: skip
-    result = neutral.mean(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
+def mean(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
+    result = _mean(x, *args, **options)
     return result if dtype is None else cast(result, dtype)
 
 
-def amax(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
-         keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.max(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
-
-
-def amin(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
-         keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.min(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
+_sum, _mean = reduction("sum", xp.sum), reduction("mean", xp.mean)
+amax, amin = reduction("amax", xp.max), reduction("amin", xp.min)
+any, all = reduction("any", xp.any), reduction("all", xp.all)
 
 
 def max(
@@ -78,7 +90,7 @@ def max(
 ) -> Tensor:
     """`x.max()` and `x.max(axis=...)`; with a dim, torch returns indices too."""
     _refuse_indices("max", args, kwargs)
-    return neutral.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
+    return xp.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
 
 def min(
@@ -86,7 +98,7 @@ def min(
 ) -> Tensor:
     """`x.min()` and `x.min(axis=...)`; with a dim, torch returns indices too."""
     _refuse_indices("min", args, kwargs)
-    return neutral.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
+    return xp.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
 
 def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -94,37 +106,34 @@ def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise TypeError(f"{name} with a dim returns indices; use a{name}(dim=...) or axis=...")
 
 
-def any(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
-        keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.any(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
-
-
-def all(x: Tensor, dim: Any = MISSING, keepdim: bool = False, *, axis: Any = MISSING,
-        keepdims: bool = False) -> Tensor:  # fmt: skip
-    return neutral.all(x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims))
-
-
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
     order = 2 if p in ("fro", None) else p
-    return neutral.norm(x, axis_of(dim, MISSING), keepdim, order)
+    return xp.norm(x, axis_of(dim, MISSING), keepdim, order)
 
 
-def var(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = False, *,
-        correction: Any = MISSING, axis: Any = MISSING, keepdims: bool = False,
-        ddof: Any = MISSING) -> Tensor:  # fmt: skip
-    return neutral.var(
-        x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims),
-        correction=_correction(x, unbiased, correction, axis, ddof),
-    )  # fmt: skip
+def deviation(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a measure of spread that takes torch's names and NumPy's."""
+
+    def deviate(
+        x: Tensor,
+        dim: Any = MISSING,
+        unbiased: Any = MISSING,
+        keepdim: bool = False,
+        *,
+        correction: Any = MISSING,
+        axis: Any = MISSING,
+        keepdims: bool = False,
+        ddof: Any = MISSING,
+    ) -> Tensor:
+        n = _correction(x, unbiased, correction, axis, ddof)
+        axes, keep = axis_of(dim, axis), kept(keepdim, keepdims)
+        return record(x, axis=axes, keepdims=keep, correction=n)
+
+    deviate.__name__ = deviate.__qualname__ = name
+    return deviate
 
 
-def std(x: Tensor, dim: Any = MISSING, unbiased: Any = MISSING, keepdim: bool = False, *,
-        correction: Any = MISSING, axis: Any = MISSING, keepdims: bool = False,
-        ddof: Any = MISSING) -> Tensor:  # fmt: skip
-    return neutral.std(
-        x, axis=axis_of(dim, axis), keepdims=kept(keepdim, keepdims),
-        correction=_correction(x, unbiased, correction, axis, ddof),
-    )  # fmt: skip
+var, std = deviation("var", xp.var), deviation("std", xp.std)
 
 
 def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> Any:
@@ -144,25 +153,26 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    return neutral.clip(x, min, max)
+    return xp.clip(x, min, max)
 
 
-def clip(x: Tensor, min: Any = None, max: Any = None, *, a_min: Any = None,
-         a_max: Any = None) -> Tensor:  # fmt: skip
-    return neutral.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
+def clip(
+    x: Tensor, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None
+) -> Tensor:
+    return xp.clip(x, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
-    return neutral.maximum(x, min)
+    return xp.maximum(x, min)
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
-    return neutral.minimum(x, max)
+    return xp.minimum(x, max)
 
 
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
        non_blocking: bool = False, memory_format: Any = None) -> Tensor:  # fmt: skip
-    """Change dtype; a rule stays on its input's device, so the device's own and no other is taken."""
+    """Change dtype; a rule stays on its input's device, so no other is taken."""
     if memory_format is not None:
         raise TypeError("to with a memory_format")
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
@@ -187,7 +197,7 @@ def type_(x: Tensor, dtype: Any = None) -> Tensor:
 
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:
-    return neutral.cast_like(x, other)
+    return xp.cast_like(x, other)
 
 
 def float(x: Tensor) -> Tensor:
@@ -215,7 +225,7 @@ def item(x: Tensor) -> Any:
 
 
 def numel(x: Tensor) -> Any:
-    return neutral.size(x)
+    return xp.size(x)
 
 
 def dim(x: Tensor) -> int:
@@ -246,11 +256,11 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
 
 
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    return neutral.add(x, _scaled(other, alpha))
+    return xp.add(x, _scaled(other, alpha))
 
 
 def sub(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    return neutral.subtract(x, _scaled(other, alpha))
+    return xp.subtract(x, _scaled(other, alpha))
 
 
 def _scaled(other: Any, alpha: Any) -> Any:
@@ -258,20 +268,20 @@ def _scaled(other: Any, alpha: Any) -> Any:
         return other
     if isinstance(other, Value) and other.node.type.dtype == BOOL:
         raise TypeError("bools times alpha")
-    return neutral.multiply(alpha, other)
+    return xp.multiply(alpha, other)
 
 
 def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode not in (None, "floor", "trunc"):
         raise TypeError(f"div with the rounding_mode {rounding_mode!r}")
     if rounding_mode == "floor":
-        return neutral.floor_divide(x, other)
-    quotient = neutral.divide(x, other)
-    return quotient if rounding_mode is None else neutral.trunc(quotient)
+        return xp.floor_divide(x, other)
+    quotient = xp.divide(x, other)
+    return quotient if rounding_mode is None else xp.trunc(quotient)
 
 
 def filled(x: Tensor, value: Any) -> Tensor:
-    return neutral.full_like(x, value)
+    return xp.full_like(x, value)
 
 
 def fill(x: Tensor, value: Any) -> None:
@@ -281,31 +291,31 @@ def fill(x: Tensor, value: Any) -> None:
 
 def copy_from(x: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     source = x.trace.value(lift(x.trace, source))
-    return neutral.full_like(x, source) if source.node.type.kind == "scalar" else source
+    return xp.full_like(x, source) if source.node.type.kind == "scalar" else source
 
 
 def zero(x: Tensor) -> Tensor:
-    return neutral.zeros_like(x)
+    return xp.zeros_like(x)
 
 
 def where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
-    return neutral.where(condition, x, other)
+    return xp.where(condition, x, other)
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return neutral.where(mask, value, x)
+    return xp.where(mask, value, x)
 
 
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    return neutral.broadcast_to(x, other)
+    return xp.broadcast_to(x, other)
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    return neutral.expand_dims(x, dim)
+    return xp.expand_dims(x, dim)
 
 
 def detach(x: Tensor) -> Tensor:
-    return neutral.stop_gradient(x)
+    return xp.stop_gradient(x)
 
 
 def is_floating_point(x: Tensor) -> bool:
@@ -315,7 +325,7 @@ def is_floating_point(x: Tensor) -> bool:
 def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
     """A tensor of one number on x's device: of a symbolic shape, or a constant."""
     if isinstance(size, SymbolicShape):
-        return neutral.full_like(size.value, fill_value, creation.weak(dtype))
+        return xp.full_like(size.value, fill_value, creation.weak(dtype))
     lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
     array = np.full(
         lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
@@ -338,43 +348,38 @@ def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Te
 
 
 def relu(x: Tensor) -> Tensor:
-    return neutral.relu(x)
+    return xp.relu(x)
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    **elementwise.METHODS, **arrays.METHODS,
-    "abs": neutral.abs, "absolute": neutral.abs, "add": add, "addcdiv": composites.addcdiv,
+    **spelled("""
+        mul: mul multiply; neg: neg negative; pow; square; sqrt; rsqrt; reciprocal; maximum;
+        minimum; abs: abs absolute; sign: sign sgn; floor; ceil; round; trunc; exp; expm1; log;
+        log1p; sin; cos; atan: arctan atan; tanh; erf; sigmoid; lt; le; gt; ge; eq; ne;
+        and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf; isfinite
+    """),
+    **elementwise.METHODS, **arrays.METHODS, "add": add, "addcdiv": composites.addcdiv,
     "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
-    "arctan": neutral.atan, "astype": astype, "atan": neutral.atan, "bernoulli": composites.bernoulli,
-    "bfloat16": bfloat16, "bool": bool_, "ceil": neutral.ceil, "clamp": clamp,
-    "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
-    "contiguous": contiguous, "copy": copy, "cos": neutral.cos, "detach": detach,
-    "dim": dim, "div": div, "divide": div, "double": double, "eq": neutral.equal,
-    "erf": neutral.erf, "exp": neutral.exp, "expand_as": expand_as,
-    "expm1": neutral.expm1, "fill": fill, "float": float, "floor": neutral.floor,
-    "ge": neutral.greater_equal, "gt": neutral.greater, "half": half,
-    "is_floating_point": is_floating_point, "isfinite": neutral.isfinite, "isinf": neutral.isinf,
-    "isnan": neutral.isnan, "item": item, "le": neutral.less_equal, "log": neutral.log,
-    "log1p": neutral.log1p,
-    "logical_and": neutral.logical_and, "logical_not": neutral.logical_not,
-    "logical_or": neutral.logical_or, "logical_xor": neutral.logical_xor, "lt": neutral.less,
-    "masked_fill": masked_fill, "max": max, "maximum": neutral.maximum, "mean": mean, "min": min,
-    "minimum": neutral.minimum, "mul": neutral.multiply, "multiply": neutral.multiply,
-    "ne": neutral.not_equal, "neg": neutral.negative, "negative": neutral.negative, "norm": norm,
-    "numel": numel, "positive": identity, "pow": neutral.pow, "reciprocal": neutral.reciprocal,
-    "relu": relu, "round": neutral.round,
-    "rsqrt": neutral.rsqrt, "sigmoid": neutral.sigmoid, "sign": neutral.sign,
-    "sgn": neutral.sign, "sin": neutral.sin,
-    "sqrt": neutral.sqrt, "square": neutral.square, "std": std, "sub": sub, "subtract": sub,
-    "sum": sum, "tanh": neutral.tanh, "to": to, "true_divide": div, "trunc": neutral.trunc,
-    "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var, "where": where, "new_empty": new_zeros, "new_full": new_full,
-    "new_ones": new_ones, "new_tensor": new_tensor, "new_zeros": new_zeros,
+    "astype": astype, "bernoulli": composites.bernoulli, "bfloat16": bfloat16, "bool": bool_,
+    "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
+    "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
+    "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
+    "half": half, "is_floating_point": is_floating_point, "item": item, "masked_fill": masked_fill,
+    "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
+    "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
+    "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,
+    "where": where, "new_empty": new_zeros, "new_full": new_full, "new_ones": new_ones,
+    "new_tensor": new_tensor, "new_zeros": new_zeros,
 }  # fmt: skip
 
 # Torch's in-place methods end in "_"; those that have no other form:
 IN_PLACE: dict[str, Callable[..., Any]] = {
-    "copy_": copy_from, "fill_": filled, "normal_": composites.normal, "uniform_": composites.uniform, "zero_": zero,
-}  # fmt: skip
+    "copy_": copy_from,
+    "fill_": filled,
+    "normal_": composites.normal,
+    "uniform_": composites.uniform,
+    "zero_": zero,
+}
 
 REFUSED = {
     "backward": "a rule is the backward pass. Return the gradient",

@@ -1,4 +1,6 @@
-"""Functions that a graph cannot hold: what they give is another thing each time, or they act on the world outside."""
+"""Functions that a graph cannot hold: what they give is another thing each time, or they act on the
+world outside.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +15,31 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.record import Trace
+from ..tracing.trace import Trace
 from .dialect import Dialect
 
 AT_ONCE = "which happens once, when the rule is captured, and not at each call"
-CHANGES = "which gives another value at each call: make it a param of the rule"
+CHANGES = "which gives another value at each call: make it"
 UNSEEDED = "which gives another generator at each call: give it a seed"
 SWITCHES = "which changes the state of a library"
-RUN = ", or register the rule with native=True to run it as it is"
 
 # Modules that hold these functions, by the name that people import.
 ROOTS = ("math", "os", "random", "secrets", "time", "uuid")
+CHANGING = {
+    time: """
+        time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time
+        process_time_ns thread_time ctime localtime gmtime strftime
+    """,
+    os: "urandom getpid getenv times getloadavg",
+    uuid: "uuid1 uuid4 getnode",
+    secrets: "choice randbelow randbits token_bytes token_hex token_urlsafe",
+}
 FUNCTIONS: dict[Any, str] = {
-    **dict.fromkeys(
-        (
-            time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter,
-            time.perf_counter_ns, time.process_time, time.process_time_ns, time.thread_time,
-            time.ctime, time.localtime, time.gmtime, time.strftime,
-            os.urandom, os.getpid, os.getenv, os.times, os.getloadavg,
-            uuid.uuid1, uuid.uuid4, uuid.getnode,
-            secrets.choice, secrets.randbelow, secrets.randbits, secrets.token_bytes,
-            secrets.token_hex, secrets.token_urlsafe,
-        ),
-        CHANGES,
-    ),
+    **{getattr(room, name): CHANGES for room, names in CHANGING.items() for name in names.split()},
     **dict.fromkeys((time.sleep, os.system, os.remove, os.mkdir, os.putenv), AT_ONCE),
     **dict.fromkeys((np.seterr, np.seterrcall, np.set_printoptions, random.seed), SWITCHES),
     np.geterr: CHANGES,
-}  # fmt: skip
+}
 # Those that are as they should be with a seed.
 SEEDED: dict[Any, str] = dict.fromkeys(
     (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence), UNSEEDED
@@ -49,7 +48,7 @@ BUILTIN = ("breakpoint", "input", "open", "print")
 
 
 def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
-    """Return the functions that are refused with no symbol among their arguments too, by `id`, and why."""
+    """Return functions refused with no symbol among their arguments too, by `id`, and why."""
     rows: dict[Any, str] = {**FUNCTIONS, **SEEDED}
     for dialect in dialects.values():
         if dialect.protocol:
@@ -64,7 +63,8 @@ def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callab
     def refused(*args: Any, **kwargs: Any) -> Any:
         if reason is UNSEEDED and any(each is not None for each in (*args, *kwargs.values())):
             return function(*args, **kwargs)
-        raise trace.error(f"calls {shown}, {reason}{RUN}")
+        what = f"{reason} {trace.words.param}" if reason is CHANGES else reason
+        raise trace.error(f"calls {shown}, {trace.words.ways(what)}")
 
     return refused
 
@@ -72,7 +72,4 @@ def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callab
 def refused_builtins(trace: Trace) -> dict[str, Any]:
     """Return the stand-ins for builtins that act on the world outside."""
     own = sys.modules["builtins"]
-    return {
-        name: refusing(getattr(own, name), AT_ONCE, trace, f"{name}()")
-        for name in BUILTIN
-    }  # fmt: skip
+    return {name: refusing(getattr(own, name), AT_ONCE, trace, f"{name}()") for name in BUILTIN}

@@ -1,7 +1,10 @@
-"""Signatures of rules: which parameters, which of them are run-time scalars, which values are legal."""
+"""Signatures of rules: which parameters, which of them are run-time scalars, which values are
+legal.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -23,7 +26,8 @@ class Param:
     """One parameter of a rule.
 
     Attributes:
-        kind: float: known when the rule runs; int, bool, str: fixed in a capture; None: the given value decides.
+        kind: float: known when the rule runs; int, bool, str: fixed in a capture; None: the given
+            value decides.
         optional: a float param that takes None, a bool, str or tuple too, as it is.
     """
 
@@ -41,7 +45,7 @@ class Signature:
     takes_any: bool  # has **params, so receives everything
 
     def takes(self, name: str) -> bool:
-        """Return whether a parameter of that name is accepted; `**params` does not get a draw's key."""
+        """Return whether a parameter of that name is accepted; `**params` gets no draw's key."""
         return name in self.params or (self.takes_any and name not in TAKEN)
 
     def param(self, name: str) -> Param:
@@ -54,15 +58,16 @@ class Signature:
 
 
 def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
-    """Read and check `fn(ctx, grad_out, tin, **params)`; a default that no param can have is left to the function.
+    """Read and check `fn(ctx, grad_out, tin, **params)`; a default that no param can have is left
+    to the function.
 
     Raises:
         RuleTypeError: the function does not take three leading positional arguments.
     """
     if not callable(function):
         raise RuleTypeError(
-            f"rule {name!r} must be a function fn(ctx, grad_out, tin, **params), "
-            f"got {type(function).__name__}"
+            f"rule {name!r} must be a function fn(ctx, grad_out, tin, **params), got "
+            f"{type(function).__name__}"
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -71,8 +76,8 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3:
         raise RuleTypeError(
-            f"rule {name!r} takes {inspect.signature(function)}, "
-            f"expected (ctx, grad_out, tin, **params)"
+            f"rule {name!r} takes {inspect.signature(function)}, expected (ctx, grad_out, tin, "
+            "**params)"
         )
     params = {}
     for p in parameters[3:]:
@@ -82,15 +87,24 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
             if p.name in TAKEN:
                 raise RuleTypeError(
                     f"rule {name!r}: no param can be called {p.name!r}, which means something else "
-                    f"to multigrad; choose another name"
+                    "to multigrad; choose another name"
                 )
             if p.default is REQUIRED or _is_settable(p):
                 params[p.name] = _read_param(p)
     return Signature(params, any(p.kind is p.VAR_KEYWORD for p in parameters))
 
 
+def name_of(function: Any) -> str:
+    """Return a callable's name, for messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
 def called_method(function: Any) -> Any:
-    """Return the method in which an object does its work, where its call takes anything: a module's `forward`."""
+    """Return the method in which an object does its work, where its call takes anything: a module's
+    `forward`.
+    """
     method = getattr(function, "forward", None)
     if isinstance(function, type) or not inspect.ismethod(method):
         return function
@@ -103,7 +117,9 @@ def called_method(function: Any) -> Any:
 
 
 def _is_settable(p: inspect.Parameter) -> bool:
-    """Return whether a parameter can be one of the rule's; another has its default, such as a list, for ever."""
+    """Return whether a parameter can be one of the rule's; another has its default, such as a list,
+    for ever.
+    """
     return isinstance(p.default, (*STATIC_TYPES, float, np.generic)) or hasattr(p.default, "shape")
 
 
@@ -165,9 +181,12 @@ def _run_time_value(rule: str, param: Param, value: Any) -> Any:
 
 
 NOUNS = {
-    None: "a number, bool, str, None or tuple", float: "a float", int: "an int", bool: "a bool",
+    None: "a number, bool, str, None or tuple",
+    float: "a float",
+    int: "an int",
+    bool: "a bool",
     str: "a str",
-}  # fmt: skip
+}
 
 
 def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
@@ -185,7 +204,8 @@ def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(params, Mapping) or any(not isinstance(name, str) for name in params):
         raise RuleTypeError(
-            f"params are a dict, such as {{'width': 1.0}}, got {type(params).__name__} {params!r:.40}"
+            f"params are a dict, such as {{'width': 1.0}}, got {type(params).__name__} "
+            f"{params!r:.40}"
         )
     return dict(params)
 

@@ -1,7 +1,8 @@
 """Stand-ins: what a rule's copy sees in place of functions and modules that offer no protocol.
 
-Builtins and `math` take no symbolic values, and some libraries (`jax.numpy`, TensorFlow, `keras.ops`) have no
-protocol at all. A stand-in records where a symbol is among its arguments, and is the function itself elsewhere.
+Builtins and `math` take no symbolic values, and some libraries (`jax.numpy`, TensorFlow,
+`keras.ops`) have no protocol at all. A stand-in records where a symbol is among its arguments, and
+is the function itself elsewhere.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..ir import neutral
-from ..ir.record import Trace, Value
+from ..tracing import xp_all as xp
+from ..tracing.trace import Trace, Value
 from .classes import get_attribute, has_attribute, identity_of, is_instance, type_of
 from .creation import creators
 from .dialect import Dialect, record_call, registered_dialects
 from .indexing import Picked
+from .names import named
 from .outside import refused_functions
 from .symbols import SymbolicDType, SymbolicShape
 
@@ -27,12 +29,12 @@ SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
 
 def maximum_of(*args: Any, **kwargs: Any) -> Any:
     """The builtin `max`, which also takes symbolic scalars and tensors."""
-    return _extreme(builtins.max, neutral.maximum, args, kwargs)
+    return _extreme(builtins.max, xp.maximum, args, kwargs)
 
 
 def minimum_of(*args: Any, **kwargs: Any) -> Any:
     """The builtin `min`, which also takes symbolic scalars and tensors."""
-    return _extreme(builtins.min, neutral.minimum, args, kwargs)
+    return _extreme(builtins.min, xp.minimum, args, kwargs)
 
 
 def _extreme(
@@ -46,11 +48,12 @@ def _extreme(
 
 def length_of(x: Any) -> Any:
     """The builtin `len`, which stays symbolic for a tensor."""
-    return neutral.dim(x, 0) if isinstance(x, Value) else builtins.len(x)
+    return xp.dim(x, 0) if isinstance(x, Value) else builtins.len(x)
 
 
 BUILTINS: dict[str, Any] = {
-    "getattr": get_attribute, "hasattr": has_attribute, "id": identity_of, "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
+    "getattr": get_attribute, "hasattr": has_attribute, "id": identity_of,
+    "isinstance": is_instance, "len": length_of, "max": maximum_of, "min": minimum_of,
     "type": type_of,
 }  # fmt: skip
 
@@ -61,13 +64,13 @@ def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args
     return symbolic(*args) if scalars else function(*args)
 
 
-MATH: dict[Any, Callable[..., Any]] = {
-    math.ceil: neutral.ceil, math.cos: neutral.cos, math.erf: neutral.erf, math.exp: neutral.exp,
-    math.expm1: neutral.expm1, math.fabs: neutral.abs, math.floor: neutral.floor,
-    math.isfinite: neutral.isfinite, math.isinf: neutral.isinf, math.isnan: neutral.isnan,
-    math.log1p: neutral.log1p, math.pow: neutral.pow, math.sin: neutral.sin,
-    math.sqrt: neutral.sqrt, math.tanh: neutral.tanh, math.trunc: neutral.trunc, math.atan: neutral.atan,
-}  # fmt: skip
+MATH = named(
+    """
+    ceil; cos; erf; exp; expm1; abs: fabs; floor; isfinite; isinf; isnan; log1p; pow; sin; sqrt;
+    tanh; trunc; atan
+    """,
+    math,
+)
 
 
 class Index:
@@ -117,7 +120,9 @@ def find_index() -> Index:
 
 
 def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
-    """Return whether something of these kinds is among values, or in the lists, tuples and dicts among them."""
+    """Return whether something of these kinds is among values, or in the lists, tuples and dicts
+    among them.
+    """
     for value in values:
         if isinstance(value, kinds):
             return True
@@ -127,11 +132,6 @@ def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
         if kind is dict and holds(value.values(), kinds):
             return True
     return False
-
-
-def holds_symbol(values: Iterable[Any]) -> bool:
-    """Return whether a symbol of any kind is among values."""
-    return holds(values, SYMBOLS)
 
 
 class Call:
@@ -152,7 +152,8 @@ class Call:
         reason = self.dialect.refused.get(self.function)
         if reason is not None:
             raise self.trace.error(f"calls {self.name}, {reason}")
-        # A function that we do not know may well take a shape; if not, it says that it needs the real one.
+        # A function that we do not know may well take a shape; if not, it says that it needs the
+        # real one.
         kinds = SYMBOLS if self.function in self.dialect.aliases else TENSORS
         if holds(args, kinds) or (kwargs and holds(kwargs.values(), kinds)):
             return record_call(

@@ -1,38 +1,35 @@
-"""Substitution: copies of the user's own functions, which refer to stand-ins instead of the originals.
+"""Substitution: copies of the user's own functions, which refer to stand-ins instead of the
+originals.
 
-Protocols reach the array functions of some libraries, but not `max(width, 1e-6)`, `len(x)` or `jnp.where`. Those
-are replaced by value wherever a rule, or a helper that it calls, can refer to them: globals, closures, defaults, imports
-inside, attributes of modules and of the user's objects. Libraries stay as they are.
+Protocols reach the array functions of some libraries, but not `max(width, 1e-6)`, `len(x)` or
+`jnp.where`. Those are replaced by value wherever a rule, or a helper that it calls, can refer to
+them: globals, closures, defaults, imports inside, attributes of modules and of the user's objects.
+Libraries stay as they are.
 """
 
 from __future__ import annotations
 
 import builtins
-import functools
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
 from ..errors import TraceError
+from ..ground.trees import optree
 from ..ir import questions
-from ..ir.record import Trace, Value
-from ..trees import optree
+from ..tracing.trace import Trace, Value
+from .callables import home, method_of, plain_function, root_module, wrapped_function
 from .classes import Dispatch, compares_identity, is_dispatching
-from .dialect import (
-    contents,
-    mentioned,
-    nested_codes,
-    registered_dialects,
-)
+from .dialect import contents, mentioned, nested_codes
 from .libraries import in_package, is_library_file
 from .outside import ROOTS, refused_builtins, refusing
 from .stand_ins import BUILTINS, Call, find_index
 
 Maker = Callable[[], Any]  # makes what stands in for one value
 OWN = __name__.partition(".")[0]
-RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "ir"))
+RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "tracing"))
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
 WRAPPED = (staticmethod, classmethod, property)  # what stands in a class for a function
 
@@ -40,49 +37,10 @@ WRAPPED = (staticmethod, classmethod, property)  # what stands in a class for a 
 def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
     """Return a copy of a rule which sees symbolic values in place of numbers, helpers included.
 
-    A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied down to its
-    functions; anything else is returned as it is. A copy shares code with its original.
+    A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
+    down to its functions; anything else is returned as it is. A copy shares code with its original.
     """
     return _Substitution(trace, root_module(function)).replace(function)
-
-
-def plain_function(function: Any) -> types.FunctionType | None:
-    """Return the Python function that a callable runs, or None where it has none."""
-    while isinstance(function, partial):
-        function = function.func
-    if not isinstance(function, types.FunctionType | types.MethodType):
-        wrapped = wrapped_function(function)
-        if wrapped is not None:
-            return wrapped
-        function = getattr(type(function), "__call__", None)  # noqa: B004  (the class's own, unbound)
-    if isinstance(function, types.MethodType):
-        function = function.__func__
-    return function if isinstance(function, types.FunctionType) else None
-
-
-def wrapped_function(wrapper: Any) -> types.FunctionType | None:
-    """Return the Python function in an object that computes just what the function does (`jax.jit(f)`)."""
-    for dialect in registered_dialects().values():
-        name = dialect.wrappers.get(type(wrapper))
-        if name is not None:
-            inner = getattr(wrapper, name, None)
-            return inner if isinstance(inner, types.FunctionType) else wrapped_function(inner)
-    if isinstance(wrapper, functools._lru_cache_wrapper):
-        inner = wrapper.__wrapped__
-        return inner if isinstance(inner, types.FunctionType) else None
-    return None
-
-
-def root_module(function: Any) -> str:
-    """Return the top-level package in which a callable is defined."""
-    plain = plain_function(function)
-    return ((plain.__module__ if plain else None) or "").partition(".")[0]
-
-
-def home(value: Any) -> str:
-    """Return the top-level package that a callable comes from."""
-    name = getattr(value, "__module__", None)
-    return (name if isinstance(name, str) else type(value).__module__).partition(".")[0]
 
 
 class _Module:
@@ -94,9 +52,8 @@ class _Module:
         self, module: types.ModuleType, substitution: _Substitution, name: str = ""
     ) -> None:
         object.__setattr__(self, "_module", module)
-        object.__setattr__(
-            self, "_name", name or module.__name__
-        )  # as the rule's author reaches it
+        # As the rule's author reaches it.
+        object.__setattr__(self, "_name", name or module.__name__)
         object.__setattr__(self, "_substitution", substitution)
 
     def __getattr__(self, name: str) -> Any:
@@ -124,7 +81,9 @@ class _Substitution:
         self.names: set[str] = set()  # all that the functions mention, attributes too
 
     def replace(self, function: Any) -> Any:
-        """Return the copy of the rule itself, any callable; a library's function that is known stands for its op."""
+        """Return the copy of the rule itself, any callable; a library's function that is known
+        stands for its op.
+        """
         for library, dialect in self.index.dialects.items():
             if isinstance(function, Hashable) and function in dialect.aliases:
                 return function if dialect.protocol else self._call(library, function, "")
@@ -147,7 +106,7 @@ class _Substitution:
             self.trace.witness.see_value(function)
         return types.MethodType(self.copy(plain), self.stand_in(function))
 
-    # --- what stands in for a value -----------------------------------------------------------------
+    # --- what stands in for a value ---------------------------------------------------------------
     def stand_in(self, value: Any, name: str = "") -> Any:
         """Return what a rule's copy sees in place of a value: the value itself, mostly."""
         make = self.maker(value, name)
@@ -203,7 +162,9 @@ class _Substitution:
         return Call(library, self.index.libraries[library], function, name, self.trace)
 
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
-        """Return the copy of a decorated function; of a value and a gradient function, its value alone."""
+        """Return the copy of a decorated function; of a value and a gradient function, its value
+        alone.
+        """
         copy, kind = self.copy(function), type(wrapper)
         is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
@@ -211,7 +172,9 @@ class _Substitution:
         return plain if own is None else partial(call_by_own_gradient, own, plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
-        """Return what stands in for a function with a gradient of its own, also inside of others (`jax.jit(f)`)."""
+        """Return what stands in for a function with a gradient of its own, also inside of others
+        (`jax.jit(f)`).
+        """
         dialects = self.index.dialects.values()
         while wrapper is not None:
             kind = type(wrapper)
@@ -258,11 +221,13 @@ class _Substitution:
             return None
         return partial(self.replace, method)
 
-    # --- the user's classes and objects ----------------------------------------------------------------
+    # --- the user's classes and objects -----------------------------------------------------------
     def _class_maker(self, kind: type) -> Maker | None:
-        """A class of the user's is replaced where its methods may lead to a library without protocol."""
+        """A class of the user's is replaced where its methods may lead to a library without
+        protocol.
+        """
         if kind not in self.leading:
-            methods = map(_method_of, vars(kind).values()) if self._is_users_class(kind) else ()
+            methods = map(method_of, vars(kind).values()) if self._is_users_class(kind) else ()
             self.leading[kind] = any(
                 self.is_users(m) and self._may_lead(m) for m in methods if m is not None
             )
@@ -291,7 +256,9 @@ class _Substitution:
         )
 
     def _class(self, kind: type) -> type:
-        """Return a subclass whose methods are copies, and whose objects' attributes are replaced when asked for."""
+        """Return a subclass whose methods are copies, and whose objects' attributes are replaced
+        when asked for.
+        """
         known = self.classes.get(kind)
         if known is not None:
             return known
@@ -307,7 +274,7 @@ class _Substitution:
             made = kind
         self.classes[kind] = made
         for name, value in vars(kind).items() if made is not kind else ():
-            method = _method_of(value)
+            method = method_of(value)
             if method is not None and self.is_users(method):
                 copied = self.copy(method)
                 whole = type(value)(copied) if isinstance(value, WRAPPED) else copied
@@ -327,27 +294,29 @@ class _Substitution:
         self.objects[id(value)] = (value, made)
         return made
 
-    # --- the user's functions --------------------------------------------------------------------------
+    # --- the user's functions ---------------------------------------------------------------------
     def copy(self, function: types.FunctionType) -> types.FunctionType:
         """Return the copy of a Python function."""
         if function in self.done:
             return self.done[function]
-        referred = list(mentioned(function))
-        witness = self.trace.witness
+        referred = mentioned(function)
+        witness, names = self.trace.witness, {name for name, _ in referred}
         if witness is not None:
-            witness.see(function, {name for name, _ in referred})
-        self.names.update(name for name, _ in referred)
+            witness.see(function, names)
+        self.names |= names
         codes = set(nested_codes(function.__code__))
         self.trace.codes |= codes
         self.trace.by_identity |= any(map(compares_identity, codes))
-        self.trace.numbers.update(v for v in _referred(function) if isinstance(v, float))
+        self.trace.numbers.update([v for v in _referred(function) if isinstance(v, float)])
         namespace = dict(function.__globals__)
         own = namespace.get("__builtins__", builtins)
         own = own if isinstance(own, dict) else vars(own)
         namespace["__builtins__"] = {
-            **own, **BUILTINS, **self.refused_builtins,
+            **own,
+            **BUILTINS,
+            **self.refused_builtins,
             "__import__": partial(self._imported, own["__import__"]),
-        }  # fmt: skip
+        }
         makers = [self.maker(contents(cell)) for cell in function.__closure__ or ()]
         # A cell whose value stays is shared, so that `nonlocal` works.
         cells = tuple(
@@ -376,7 +345,9 @@ class _Substitution:
         return copy
 
     def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The import statement of a rule: a module that it imports is replaced as a global one is."""
+        """The import statement of a rule: a module that it imports is replaced as a global one
+        is.
+        """
         return self.stand_in(own_import(*args, **kwargs))
 
     def is_users(self, helper: Any) -> bool:
@@ -397,19 +368,12 @@ def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     return function(*args, **kwargs)[0]
 
 
-def _method_of(value: Any) -> types.FunctionType | None:
-    """Return the function that stands in a class, bare or wrapped."""
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    if isinstance(value, property):
-        value = value.fget
-    return value if isinstance(value, types.FunctionType) else None
-
-
 def call_by_own_gradient(
     own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function with a gradient of its own; where that is not captured, no derivative may be taken."""
+    """Call a function with a gradient of its own; where that is not captured, no derivative may be
+    taken.
+    """
     asked = questions.count()
     try:
         return own(*args, **kwargs)
@@ -427,9 +391,8 @@ def _itself(stand_in: Any) -> Any:
     return stand_in
 
 
-def _referred(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function's names stand for: globals, closure, defaults."""
-    yield from (value for _, value in mentioned(function))
-    yield from map(contents, function.__closure__ or ())
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
+def _referred(function: types.FunctionType) -> list[Any]:
+    """Return what a function's names stand for: globals, closure, defaults."""
+    held = map(contents, function.__closure__ or ())
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    return [*[value for _, value in mentioned(function)], *held, *defaults]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..ir import neutral
-from ..ir.answers import is_asked_by
-from ..ir.facts import needed_shapes
-from ..ir.record import NeedFact, Trace, dtype_name
 from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
+from ..passes.facts import needed_shapes
+from ..tracing import xp_all as xp
+from ..tracing.answers import is_asked_by
+from ..tracing.trace import NeedsConcrete, Trace, dtype_name
 
-if TYPE_CHECKING:
-    from .tracer import V
+V = Any  # of tracer.py
 
 
 class SymbolicDType:
@@ -30,7 +29,7 @@ class SymbolicDType:
 
     def __repr__(self) -> str:
         if self.trace is not None and self._is_open() and is_asked_by(self.trace.codes):
-            raise NeedFact("dtype")
+            raise NeedsConcrete("dtype")
         return f"<SymbolicDType {self.symbol}>"
 
     def __eq__(self, other: object) -> bool:
@@ -40,18 +39,18 @@ class SymbolicDType:
             self.symbol,
             getattr(other, "symbol", None),
         ):
-            raise NeedFact("dtype")
+            raise NeedsConcrete("dtype")
         return self.symbol == dtype_name(other)
 
     def __hash__(self) -> int:
         if self._is_open():
-            raise NeedFact("dtype")
+            raise NeedsConcrete("dtype")
         return hash(self.symbol)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or self.trace is None:
             raise AttributeError(name)
-        raise NeedFact("dtype")  # the library's own dtype object has it, or not
+        raise NeedsConcrete("dtype")  # the library's own dtype object has it, or not
 
     @property
     def is_floating_point(self) -> bool:
@@ -87,7 +86,9 @@ class SymbolicDevice:
 
 
 class SymbolicShape:
-    """The shape of a symbolic value: an index gives a symbolic integer, the length asks for the rank."""
+    """The shape of a symbolic value: an index gives a symbolic integer, the length asks for the
+    rank.
+    """
 
     __slots__ = ("value",)
 
@@ -96,7 +97,7 @@ class SymbolicShape:
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int):
-            return neutral.dim(self.value, index)
+            return xp.dim(self.value, index)
         return self._known()[index]
 
     def __len__(self) -> int:
@@ -135,10 +136,10 @@ class SymbolicShape:
         return self._known()
 
     def numel(self) -> Any:
-        return neutral.size(self.value)
+        return xp.size(self.value)
 
     def num_elements(self) -> Any:
-        return neutral.size(self.value)
+        return xp.size(self.value)
 
     def as_list(self) -> list[int]:
         return list(self._known())
@@ -152,11 +153,11 @@ class SymbolicShape:
         return self.value.ndim
 
     def _known(self) -> tuple[int, ...]:
-        raise NeedFact(*needed_shapes(self.value.node))  # known, it would be a tuple
+        raise NeedsConcrete(*needed_shapes(self.value.node))  # known, it would be a tuple
 
 
 class KnownShape(tuple[int, ...]):
-    """A shape that is fixed in this capture, with what the libraries' own shapes have besides a tuple's."""
+    """A shape that this capture has fixed, with what the libraries' own shapes have besides."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
 """The tracer value `V`: records through every protocol that array libraries offer.
 
-`__torch_function__`, `__array_ufunc__`, `__array_function__`, `__array_namespace__`, Python operators (from `Value`)
-and tensor methods. No framework is imported: a protocol hands over the function, a dialect table says what it
-means.
+`__torch_function__`, `__array_ufunc__`, `__array_function__`, `__array_namespace__`, Python
+operators (from `Value`) and tensor methods. No framework is imported: a protocol hands over the
+function, a dialect table says what it means.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..ir import neutral, ops
-from ..ir.answers import is_asked_by
-from ..ir.facts import needed_shapes, shape_fact
+from .. import ops
 from ..ir.graph import Node, make_node
-from ..ir.record import NeedFact, Value, cast_node, copy_of, known_shape
-from ..ir.shape_meaning import as_index
-from ..ir.types import INPUT_SHAPE, ROW, UNKNOWN, Type, is_float, keeps_rank
+from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
+from ..ops.indexing import as_index
+from ..passes.facts import needed_shapes, shape_fact
+from ..tracing import xp_all as xp
+from ..tracing.answers import is_asked_by
+from ..tracing.axes import known_shape
+from ..tracing.trace import NeedsConcrete, Value, cast_node, copy_of
 from . import indexing, methods
 from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
-from .dialect import find_dialect, habits_of, library_for, record_call
+from .dialect import find_dialect, habits_of, record_call
+from .readings import library_for
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
 # Attributes that TensorFlow's functions look for in whatever they are given.
@@ -33,10 +36,11 @@ class V(Value):
     __slots__ = ()
     __array_priority__ = 1000
 
-    # --- attributes every tensor has ---------------------------------------------------------------
+    # --- attributes every tensor has --------------------------------------------------------------
     @property
     def __class__(self) -> type:
-        # `match` and `singledispatch` ask here; a library in C must not be told that it has a tensor.
+        # `match` and `singledispatch` ask here; a library in C must not be told that it has a
+        # tensor.
         return class_of(self) if asks_for_class(self.trace.codes) else type(self)
 
     @property
@@ -44,7 +48,7 @@ class V(Value):
         facts, name = self.trace.facts, self.node.type.dtype
         if "dtype" not in facts:
             if self.trace.by_identity:
-                raise NeedFact("dtype")
+                raise NeedsConcrete("dtype")
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
         dialect = find_dialect(self.trace.dialect)
@@ -69,7 +73,7 @@ class V(Value):
     def ndim(self) -> int:
         node, facts = self.node, self.trace.facts
         shape = node.type.shape
-        if node.type.kind == "scalar" or shape == ROW:
+        if node.type.kind == "scalar" or shape == SCALAR_SHAPE:
             return 0
         keeps = shape == INPUT_SHAPE or keeps_rank(shape)
         fact = "ndim" if keeps else shape_fact(node, "ndim")
@@ -78,27 +82,27 @@ class V(Value):
         known = known_shape(self)
         if known is not None:
             return len(known)
-        raise NeedFact(*((fact,) if fact is not None else needed_shapes(node)))
+        raise NeedsConcrete(*((fact,) if fact is not None else needed_shapes(node)))
 
     def __pos__(self) -> Any:
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     @property
     def T(self) -> Any:
-        return neutral.permute_dims(self)
+        return xp.permute_dims(self)
 
     @property
     def mT(self) -> Any:
-        return neutral.matrix_transpose(self)
+        return xp.matrix_transpose(self)
 
     @property
     def data(self) -> Any:
-        return neutral.stop_gradient(self)
+        return xp.stop_gradient(self)
 
     def __len__(self) -> int:
         return self.shape[0].__index__()
 
-    # --- protocols -----------------------------------------------------------------------------------
+    # --- protocols --------------------------------------------------------------------------------
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -117,10 +121,10 @@ class V(Value):
         (out,) = kwargs.pop("out", None) or (None,)
         if not isinstance(out, V):
             raise self.trace.error(
-                f"calls NumPy's {ufunc.__name__} with where= and without out=, which leaves the other "
-                f"elements undefined. Use np.where"
+                f"calls NumPy's {ufunc.__name__} with where= and without out=, which leaves the "
+                "other elements undefined. Use np.where"
             )
-        return out.update(neutral.where(chosen, record_call("numpy", function, args, kwargs), out))
+        return out.update(xp.where(chosen, record_call("numpy", function, args, kwargs), out))
 
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -128,9 +132,7 @@ class V(Value):
         return record_call("numpy", function, args, kwargs)
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
-        from . import xp
-
-        return xp
+        return self.trace.namespace
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self.trace.error(
@@ -141,16 +143,15 @@ class V(Value):
         # TensorFlow asks its dispatcher only after a TypeError.
         raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
 
-    # --- methods ---------------------------------------------------------------------------------------
+    # --- methods ----------------------------------------------------------------------------------
     def __getattr__(self, name: str) -> Any:
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
             return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
         own = find_dialect(self.trace.dialect)
         if own is not None and name in own.attributes:
             return own.attributes[name](self)
-        if (
-            len(self.trace.readings) > 1
-        ):  # the methods that the libraries share tell where they differ
+        # The methods that the libraries share tell where they differ.
+        if len(self.trace.readings) > 1:
             own = None
         is_asked = is_asked_by(self.trace.codes)
         # A library in C looks for protocols from within the user's line.
@@ -169,10 +170,8 @@ class V(Value):
         if name in methods.REFUSED:
             raise self.trace.error(f"calls .{name}(): {methods.REFUSED[name]}")
         reason = row.reason if row is not None and row.reason else "which is not captured"
-        raise self.trace.error(
-            f"uses .{name}, {reason}. Write it with xg.xp, "
-            f"or register the rule with native=True to run it as it is"
-        )
+        words = self.trace.words
+        raise self.trace.error(f"uses .{name}, {reason}{words.advise(*words.write)}")
 
     def refuse(self, name: str) -> None:
         """Refuse to say whether it has an attribute that it does not answer."""
@@ -181,15 +180,17 @@ class V(Value):
             raise self.trace.error(f"looks for .{name}, {row.reason}")
 
     def _is_others(self, name: str) -> bool:
-        """Return whether an attribute that NumPy lacks is used: its constants stand beside all libraries."""
+        """Return whether an attribute that NumPy lacks is used: its constants stand beside all
+        libraries.
+        """
         return self.trace.dialect == "numpy" and uses_attribute(name, depth=3)
 
-    # --- in-place updates: the value names another node from then on ----------------------------------
+    # --- in-place updates: the value names another node from then on ------------------------------
     def update(self, value: Any) -> Any:
         """Take a new value of the same type, for everyone who holds this one.
 
-        What is of another dtype is cast, and what is smaller is repeated, as every library does in place.
-        An update of `x[index]` reaches x, and an update of x reaches `x[index]`.
+        What is of another dtype is cast, and what is smaller is repeated, as every library does in
+        place. An update of `x[index]` reaches x, and an update of x reaches `x[index]`.
         """
         old, new = self.node, value.node
         self._check_own_memory()
@@ -197,13 +198,13 @@ class V(Value):
             raise self.trace.error("updates a view of another tensor. Call .clone() on it first")
         if not all(view.is_certain for view in self._all_views()):
             raise self.trace.error(
-                "updates a tensor of which it holds what may be a view or a copy. "
-                "Call .clone() before the update"
+                "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
+                "before the update"
             )
         if new.type.kind == "tensor" and new.type.dtype != old.type.dtype and is_float(old.type):
             new = cast_node(new, old.type.dtype)
         if new.type.dtype == old.type.dtype and self._may_repeat(new.type):
-            new = neutral.broadcast_to(self.trace.value(new), self).node
+            new = xp.broadcast_to(self.trace.value(new), self).node
         if new.type != old.type:
             raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
         if isinstance(self.base, V):
@@ -233,23 +234,26 @@ class V(Value):
                 view._replace(make_node(seen.op, operands, dict(seen.attrs), seen.type))
 
     def _check_own_memory(self) -> None:
-        """A cast to the own dtype returns its operand, which an update reaches: know which dtype it is."""
+        """A cast to the own dtype returns its operand, which an update reaches: know that dtype."""
         if "dtype" in self.trace.facts:
             return
         for value in (self, *self._all_views()):
             node = value.node
             if node.op is ops.CAST and value.base is not None and not value.is_certain:
-                raise NeedFact("dtype")
+                raise NeedsConcrete("dtype")
 
     def _may_repeat(self, new: Type) -> bool:
-        """Return whether a new value may be smaller than this one; if it is larger, that is said when it runs."""
+        """Return whether a new value may be smaller than this one; if it is larger, that is said
+        when it runs.
+        """
         old = self.node.type.shape
-        known = old == INPUT_SHAPE and (new.shape == ROW or keeps_rank(new.shape))
+        known = old == INPUT_SHAPE and (new.shape == SCALAR_SHAPE or keeps_rank(new.shape))
         told_later = UNKNOWN in (new.shape, old) and old in (INPUT_SHAPE, UNKNOWN)
         return new.shape != old and (known or told_later)
 
     def _updated(self, value: Any) -> Any:
-        # Numbers are immutable, so an augmented assignment binds the name anew; so are some libraries' arrays.
+        # Numbers are immutable, so an augmented assignment binds the name anew; so are some
+        # libraries' arrays.
         name, own = self.trace.dialect, __name__.partition(".")[0]
         dialect = find_dialect(name)
         mutable = name in ("", own) if dialect is None else dialect.mutable
@@ -301,7 +305,7 @@ class Size(V):
     __slots__ = ("_of",)
 
     def __init__(self, of: V) -> None:
-        super().__init__(of.trace, neutral.size(of).node)
+        super().__init__(of.trace, xp.size(of).node)
         self._of = of
 
     def __call__(self, dim: int | None = None) -> Any:

@@ -1,7 +1,9 @@
-"""What a capture must leave as it was: generators, the user's objects, and no symbol outside of the graph.
+"""What a capture must leave as it was: generators, the user's objects, and no symbol outside of the
+graph.
 
-A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would happen once, on a symbol.
-Neither can be seen in the graph, so it is looked for around the capture, in what the rule's functions refer to.
+A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would
+happen once, on a symbol. Neither can be seen in the graph, so it is looked for around the capture,
+in what the rule's functions refer to.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-from ..ir.record import Trace, Value
-from .dialect import contents, is_library_file, nested_codes, registered_dialects
+from ..tracing.trace import Trace, Value
+from .dialect import contents, nested_codes, registered_dialects
+from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length
@@ -58,17 +61,15 @@ class Witness:
         if kind is not None:
             return
         if change:
-            raise self.trace.error(
-                f"{change}, which a graph does not do. Return what is to be kept, or register the "
-                f"rule with native=True to run it as it is"
-            )
+            advice = self.trace.words.advise("return what is to be kept")
+            raise self.trace.error(f"{change}, which a graph does not do{advice}")
         if read:
             raise self.trace.error(
-                f"reads {read}, which may change between calls. Make it a param of the rule, or a NumPy "
-                f"array, whose values are taken once"
+                f"reads {read}, which may change between calls. Make it {self.trace.words.param}, "
+                "or a NumPy array, whose values are taken once"
             )
 
-    # --- what is looked at --------------------------------------------------------------------------
+    # --- what is looked at ------------------------------------------------------------------------
     def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
         """Remember what a function of the user's refers to, as it is now."""
         self.names.update(names)
@@ -88,7 +89,9 @@ class Witness:
         self._namespaces.append((namespace, dict(namespace)))
 
     def see_value(self, value: Any, depth: int = 0) -> None:
-        """Remember a value that can change, and what can be reached from it by the names that are mentioned."""
+        """Remember a value that can change, and what can be reached from it by the names that are
+        mentioned.
+        """
         known = len(self._containers) + len(self._owners)
         if id(value) in (self._containers | self._owners) or known > MOST_OBJECTS or depth > DEPTH:
             return
@@ -123,7 +126,7 @@ class Witness:
                     return f"{name!r} of {_shown(owner)}, a tensor"
         return self._variable
 
-    # --- what has changed ------------------------------------------------------------------------------
+    # --- what has changed -------------------------------------------------------------------------
     def drew(self) -> bool:
         """Return whether a generator has moved on, and put it back."""
         moved = False
@@ -134,7 +137,7 @@ class Witness:
         return moved
 
     def changed(self) -> str:
-        """Return in words what has changed outside of the graph, "" for nothing, and put it back."""
+        """Return in words what has changed outside of the graph, "" for nothing; put it back."""
         found = [self._restore_names(), self._restore_cells()]
         found += [self._restore_attributes(), self._restore_containers()]
         return next((each for each in found if each), "")
@@ -160,9 +163,8 @@ class Witness:
         for owner, before in self._owners.values():
             now = dict(vars(owner))
             for name in {*now, *before}:
-                is_new = (
-                    name not in before
-                )  # a cache, perhaps, unless it holds a symbol or hides the class's own
+                # A cache, perhaps, unless it holds a symbol or hides the class's own.
+                is_new = name not in before
                 hides = hasattr(getattr(type(owner), name, None), "__get__") is False
                 hides = hides and hasattr(type(owner), name)
                 if is_new and (hides or isinstance(now[name], Value)):
@@ -193,8 +195,8 @@ class Witness:
             return  # it was in a cycle
         if self._is_left():
             raise self.trace.error(
-                "keeps a symbolic tensor outside of it, where the real one is expected. Return what is to "
-                "be kept, or register the rule with native=True to run it as it is"
+                "keeps a symbolic tensor outside of it, where the real one is expected"
+                f"{self.trace.words.advise('return what is to be kept')}"
             )
 
     def _is_left(self) -> bool:
@@ -225,7 +227,7 @@ def may_keep(code: types.CodeType) -> bool:
 
 
 def global_generators() -> Iterator[Any]:
-    """Yield the generators that are drawn from without naming one, of Python and of the libraries in use."""
+    """Yield the generators drawn from without a name, of Python and of the libraries in use."""
     yield random
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -237,9 +239,7 @@ def global_generators() -> Iterator[Any]:
 
 def is_generator(value: Any) -> bool:
     """Return whether a value draws random numbers and tells its state."""
-    if isinstance(value, type | types.ModuleType):
-        return False
-    kind = type(value)
+    kind = type(value)  # of a class or a module: it is none
     return (
         isinstance(value, random.Random)
         or hasattr(kind, "bit_generator")
@@ -268,7 +268,7 @@ def _same_state(a: Any, b: Any) -> bool:
 
 
 def is_state(value: Any) -> bool:
-    """Return whether a value is a library's tensor or variable; NumPy's arrays are taken as they are."""
+    """Return whether a value is a library's tensor or variable; NumPy's arrays are taken."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return False
     root = type(value).__module__.partition(".")[0].removesuffix("lib")

@@ -1,7 +1,9 @@
-"""`xg.xp`: the neutral dialect as an Array API namespace; what `tin.__array_namespace__()` gives in a rule.
+"""`xg.xp` as an Array API namespace; what `tin.__array_namespace__()` gives in
+a rule.
 
-The functions stand in `multigrad.ir.neutral`. Here is what a namespace has besides: dtypes, `finfo`, `asarray`,
-arrays made from a shape, `linalg`. An array made here is a constant: its floats take the dtype of what they meet.
+The functions stand in `multigrad.tracing.xp_all`. Here is what a namespace has besides: dtypes,
+`finfo`, `asarray`, arrays made from a shape, `linalg`. An array made here is a constant: its floats
+take the dtype of what they meet.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir import neutral
-from ..ir.neutral import *
-from ..ir.record import NeedFact, dtype_name
 from ..ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, T
+from ..tracing import xp_all as xp
+from ..tracing.trace import NeedsConcrete, dtype_name
+from ..tracing.xp_all import *
 from . import creation
 from .symbols import SymbolicDType, SymbolicShape
 
@@ -41,20 +43,26 @@ class FloatInfo:
 
 
 def finfo(type: Any) -> FloatInfo:
-    """The limits of a float dtype, or of a tensor's; in a rule the capture is repeated per dtype."""
+    """The limits of a float dtype, or a tensor's; a rule's capture is repeated per dtype."""
     import ml_dtypes
 
     is_dtype = isinstance(type, SymbolicDType | np.dtype)
     dtype: Any = type if is_dtype or not hasattr(type, "shape") else type.dtype
     name = dtype_name(dtype)
     if name == T:
-        raise NeedFact("dtype")
+        raise NeedsConcrete("dtype")
     if name not in FLOATS:
         raise TypeError(f"finfo of {name}; expected one of {', '.join(FLOATS)}")
     limits = ml_dtypes.finfo(name)
     tiny = float(limits.smallest_normal)
     return FloatInfo(
-        limits.bits, float(limits.eps), float(limits.max), float(limits.min), tiny, tiny, dtype
+        bits=limits.bits,
+        eps=float(limits.eps),
+        max=float(limits.max),
+        min=float(limits.min),
+        smallest_normal=tiny,
+        tiny=tiny,
+        dtype=dtype,
     )
 
 
@@ -65,7 +73,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None
         return array
     if isinstance(array, np.ndarray):
         return array.astype(BOOL) if creation.weak(dtype) == BOOL else array
-    return neutral.cast(array, dtype)
+    return xp.cast(array, dtype)
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -84,11 +92,12 @@ def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
-    return neutral.zeros_like(x, dtype)
+    return xp.zeros_like(x, dtype)
 
 
-def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None,
-           device: Any = None) -> Any:  # fmt: skip
+def arange(
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
+) -> Any:
     """Evenly spaced numbers, a constant."""
     bounds = (start,) if stop is None else (start, stop, step)
     return np.arange(*(creation.length(n) for n in bounds))
@@ -100,15 +109,18 @@ def linspace(start: float, stop: float, /, num: int, *, dtype: Any = None, devic
     return np.linspace(start, stop, creation.length(num), endpoint=endpoint)
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None,
-        device: Any = None) -> Any:  # fmt: skip
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Any:
     """Ones on the k-th diagonal, a constant."""
     columns = None if n_cols is None else creation.length(n_cols)
     return np.eye(creation.length(n_rows), columns, k)
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", a dtype, or one of several."""
+    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", a dtype, or one
+    of several.
+    """
     if isinstance(kind, tuple):
         return next((True for each in kind if isdtype(dtype, each)), False)
     if not isinstance(kind, str):
@@ -120,16 +132,19 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 
 def vector_norm(x: Tensor, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Tensor:
     """The norm over axes, of any order."""
-    return neutral.norm(x, axis, keepdims, ord)
+    return xp.norm(x, axis, keepdims, ord)
 
 
 linalg = SimpleNamespace(
-    matmul=neutral.matmul, matrix_transpose=neutral.matrix_transpose, vecdot=neutral.vecdot,
+    matmul=xp.matmul,
+    matrix_transpose=xp.matrix_transpose,
+    vecdot=xp.vecdot,
     vector_norm=vector_norm,
-)  # fmt: skip
+)
 
 __all__ = [
-    "arange", "asarray", "bfloat16", "bool", "empty_like", "eye", "finfo", "float16", "float32", "float64", "full",
+    "arange", "asarray", "bfloat16", "bool", "empty_like", "eye", "finfo", "float16", "float32",
+    "float64", "full",
     "int32", "int64", "isdtype", "linalg", "linspace", "newaxis", "ones", "zeros",
 ]  # fmt: skip
-__all__ += neutral.__all__
+__all__ += xp.__all__

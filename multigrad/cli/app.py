@@ -203,7 +203,8 @@ def bench(
     only: Annotated[
         str,
         typer.Option(
-            help="Comma-separated parts: rules (against code by hand), bridges (one framework in another), keras"
+            help="Comma-separated parts: rules (against code by hand), bridges (one framework in "
+            "another), keras"
             " (epochs of fit); all if not given."
         ),
     ] = "",
@@ -239,15 +240,15 @@ def bench(
             chosen,
             cases.choose_sizes(split(sizes), cases.QUICK_SIZES if quick else cases.SIZES),
             cases.choose_backends(split(backends)),
-            cases.check_threads(threads),
-            quick,
-            overheads,
-            json,
-            compare,
-            plot,
-            parts,
-            cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
-            cases.list_absences(split(backends), parts),
+            threads=cases.check_threads(threads),
+            quick=quick,
+            overheads=overheads,
+            numbers=json,
+            earlier=compare,
+            picture=plot,
+            parts=parts,
+            bridge_sizes=cases.choose_sizes(split(sizes), cases.BRIDGE_SIZES),
+            absences=cases.list_absences(split(backends), parts),
         )
         code = benchmark.run(options)
     raise typer.Exit(code)

@@ -1,7 +1,8 @@
-"""Which foreign names are captured, and what each records: read from the dialects' tables and the handlers' code.
+"""Which foreign names are captured, and what each records: read from the dialects' tables and the
+handlers' code.
 
-A name is public where a library shows it: `PLACES` lists the modules and classes that are looked through, so that
-the result does not depend on what else has been imported.
+A name is public where a library shows it: `PLACES` lists the modules and classes that are looked
+through, so that the result does not depend on what else has been imported.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from multigrad import ops
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.creation import creators
 from multigrad.capture.dialect import Dialect, find_dialect, load_dialects
-from multigrad.ir import neutral, ops
 from multigrad.ir.op import Op
-from multigrad.lowering.backend import load_backend
+from multigrad.tracing import xp_all as xp
 
-# By dialect: how people write a place, and what it is. The first place that shows a function names it.
+# By dialect: how people write a place, and what it is. The first place that shows a function names
+# it.
 PLACES: dict[str, dict[str, str]] = {
     "numpy": {"np": "numpy", "np.linalg": "numpy.linalg", "scipy.special": "scipy.special"},
     "torch": {
@@ -27,8 +30,10 @@ PLACES: dict[str, dict[str, str]] = {
         "torch.linalg": "torch.linalg", "Tensor": "torch.Tensor",
     },
     "jax": {
-        "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jax.nn": "jax.nn", "jax.lax": "jax.lax",
-        "jax.scipy.special": "jax.scipy.special", "jax.scipy.stats.norm": "jax.scipy.stats.norm", "jax": "jax",
+        "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jax.nn": "jax.nn",
+        "jax.lax": "jax.lax",
+        "jax.scipy.special": "jax.scipy.special", "jax.scipy.stats.norm": "jax.scipy.stats.norm",
+        "jax": "jax",
     },
     "tensorflow": {
         "tf": "tensorflow", "tf.math": "tensorflow.math", "tf.nn": "tensorflow.nn",
@@ -36,12 +41,13 @@ PLACES: dict[str, dict[str, str]] = {
         "tf.bitwise": "tensorflow.bitwise", "tf.raw_ops": "tensorflow.raw_ops",
     },
     "keras": {
-        "ops": "keras.ops", "keras.activations": "keras.activations", "keras.random": "keras.random",
+        "ops": "keras.ops", "keras.activations": "keras.activations",
+        "keras.random": "keras.random",
         "keras.backend": "keras.backend",
     },
 }  # fmt: skip
 OWN = __name__.partition(".")[0]
-RECORDING = f"{OWN}.ir.record"  # below the ops
+RECORDING = f"{OWN}.tracing.trace"  # below the ops
 
 
 def load(dialect: str) -> Dialect:
@@ -83,7 +89,9 @@ def _looked_up(aliases: Mapping[Any, Any], value: Any) -> Any:
 
 
 def find_place(place: str) -> Any:
-    """Return a module or a class by its dotted name: an attribute first, as `import tensorflow.math` makes another."""
+    """Return a module or a class by its dotted name: an attribute first, as `import
+    tensorflow.math` makes another.
+    """
     root, *names = place.split(".")
     holder: Any = importlib.import_module(root)
     for name in names:
@@ -94,11 +102,11 @@ def find_place(place: str) -> Any:
     return holder
 
 
-# --- what a handler records ------------------------------------------------------------------------------------
+# --- what a handler records -----------------------------------------------------------------------
 
 
 def describe(handler: Any) -> str:
-    """Return the ops that a handler may record, as a cell of a table: one, or what it is composed of."""
+    """Return the ops that a handler may record, as a cell of a table: one, or its parts."""
     names = recorded_ops(handler)
     if len(names) > 1 and "cast" in names:  # where a dtype is asked for
         names.remove("cast")
@@ -128,7 +136,8 @@ def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
         elif handler.__module__ != RECORDING:
             for value in _referred(handler):
                 if isinstance(value, Op):
-                    names[value.name] = None
+                    if value not in ops.STRUCTURE:  # looked at, not recorded
+                        names[value.name] = None
                 else:
                     _collect(value, names, seen)
 
@@ -138,8 +147,8 @@ def leaf_ops() -> dict[Any, str]:
     """The functions of `xg.xp` that stand for one op."""
     from .docs import xp_name
 
-    leaves = {getattr(neutral, xp_name(op).strip("`"), None): op.name for op in ops.CALLABLE_OPS}
-    return {**leaves, neutral.cast: "cast"}
+    leaves = {getattr(xp, xp_name(op).strip("`"), None): op.name for op in ops.CALLABLE_OPS}
+    return {**leaves, xp.cast: "cast"}
 
 
 def _referred(function: types.FunctionType) -> Iterator[Any]:

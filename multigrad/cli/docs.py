@@ -1,7 +1,8 @@
 """The tables of the folder docs, written from what they describe.
 
-Ops come from the op table and the backends' rows, rules from their docstrings and what they do, fast kernels and
-differences from the tables that each backend declares. A test compares the files with what is written here.
+Ops come from the op table and the backends' rows, rules from their docstrings and what they do,
+fast kernels and differences from the tables that each backend declares. A test compares the files
+with what is written here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad import xp
+from multigrad import ops, xp
+from multigrad.backend.contract import Backend
+from multigrad.backend.differences import ALL, KINDS, Difference
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.methods import METHODS
-from multigrad.ir import neutral, ops
-from multigrad.lowering.backend import Backend, load_backend
-from multigrad.lowering.differences import ALL, KINDS, Difference
+from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
 from .captured import captured_names, describe
@@ -27,14 +29,6 @@ from .captured import captured_names, describe
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 NOTICE = "<!-- Written by `multigrad docs`; change what it is written from. -->"
-# Ops that `xg.xp` calls otherwise.
-XP_NAMES = {
-    "neg": "negative", "sub": "subtract", "mul": "multiply", "div": "divide", "lt": "less",
-    "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
-    "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "not": "logical_not",
-    "cast": "astype", "uniform_like": "rand_like", "normal_like": "randn_like",
-    "broadcast_to_shape": "broadcast_to", "array": "asarray",
-}  # fmt: skip
 
 
 def write_docs(folder: Path) -> list[Path]:
@@ -77,39 +71,37 @@ def render_ops() -> str:
     """Return the page about the op table."""
     backends = [load_backend(name) for name in BACKENDS]
     header = ("op", "in a rule", "operands", "attributes", "meaning", *(b.name for b in backends))
-    rows = [
-        (
-            f"`{op.name}`", xp_name(op), code(op.operands), code(op.attrs), op.doc,
-            *(status(op, backend) for backend in backends),
-        )
-        for op in ops.CALLABLE_OPS
-    ]  # fmt: skip
+    rows = []
+    for op in ops.CALLABLE_OPS:
+        cells = (f"`{op.name}`", xp_name(op), code(op.operands), code(op.attrs), op.doc)
+        rows.append((*cells, *(status(op, backend) for backend in backends)))
     return page(
         "Ops",
-        f"The {len(rows)} operations that a rule may be made of, in the order of the op table. A rule written for "
-        "torch, NumPy, jax or TensorFlow is captured as these; written with `xg.xp` it names them itself. Ops marked "
-        "*in VJPs* appear only where another op is differentiated.",
-        "The last columns say what each backend runs: its framework's `kernel`; the kernel `adapted` (16-bit floats "
-        "computed in float32 and rounded once, numbers and devices brought together); a short function of its `own`, "
-        "where names and defaults differ or where the kernel is wrong or missing (see "
-        "[differences](differences.md)); or the `infix` operator.",
+        f"The {len(rows)} operations that a rule may be made of, in the order of the op table. A "
+        "rule written for torch, NumPy, jax or TensorFlow is captured as these; written with "
+        "`xg.xp` it names them itself. Ops marked *in VJPs* appear only where another op is "
+        "differentiated.",
+        "The last columns say what each backend runs: its framework's `kernel`; the kernel "
+        "`adapted` (16-bit floats computed in float32 and rounded once, numbers and devices "
+        "brought together); a short function of its `own`, where names and defaults differ or "
+        "where the kernel is wrong or missing (see [differences](differences.md)); or the `infix` "
+        "operator.",
         table(header, rows),
     )
 
 
-def xp_name(op: ops.Op) -> str:
+def xp_name(op: Op) -> str:
     """Return what an op is called in `xg.xp`."""
-    name = XP_NAMES.get(op.name, op.name)
-    if name in neutral.__all__ or name == "asarray":
-        return f"`{name}`"
-    return "*in VJPs*" if hasattr(neutral, name) else "*by keys*"
+    if op.in_vjps:
+        return "*in VJPs*"
+    return f"`{op.in_xp}`" if op.in_xp else "*by keys*"
 
 
-def status(op: ops.Op, backend: Backend) -> str:
+def status(op: Op, backend: Backend) -> str:
     """Return what a backend runs for an op."""
-    if op in backend.unsupported:
-        return f"lacks it: {backend.unsupported[op]}"
-    native: Any = backend.ops.get(op)
+    if op in backend.kernels.unsupported:
+        return f"lacks it: {backend.kernels.unsupported[op]}"
+    native: Any = backend.kernels.rows.get(op)
     if native is None:
         return "infix"
     own = (getattr(native, "__module__", "") or "").startswith("multigrad")
@@ -133,8 +125,9 @@ def render_rules() -> str:
         rows.append((f"`{rule.name}`", *cells))
     return page(
         "Rules",
-        f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the input of the "
-        "forward. A rule on a parameter's gradient gets no `tin`; the fourth column says what it then does.",
+        f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
+        "input of the forward. A rule on a parameter's gradient gets no `tin`; the fourth column "
+        "says what it then does.",
         table(("rule", "gradient and edges", "params", "without `tin`", "source"), rows),
     )
 
@@ -152,16 +145,19 @@ def without_input(rule: xg.Rule) -> str:
 
 def keyed(rule: xg.Rule) -> dict[str, Any]:
     """Return a key for a rule that draws random numbers."""
-    graph = resolve(rule).spec().family.graph(True, {})
+    graph = resolve(rule).bound_rule().specialization.graph(True, {})
     return {} if graph.input("key") is None else {"key": 0}
 
 
 # --- dialects -----------------------------------------------------------------------------------
 
 LIBRARIES = {
-    "numpy": "NumPy and SciPy", "torch": "torch", "jax": "jax", "tensorflow": "TensorFlow",
+    "numpy": "NumPy and SciPy",
+    "torch": "torch",
+    "jax": "jax",
+    "tensorflow": "TensorFlow",
     "keras": "Keras, whatever it runs on",
-}  # fmt: skip
+}
 
 
 def render_dialects() -> str:
@@ -176,18 +172,21 @@ def render_dialects() -> str:
     common = [(f"`x.{name}`", describe(handler)) for name, handler in sorted(METHODS.items())]
     return page(
         "Dialects",
-        "Every name that a rule may use, by library, with the op that it is captured as (see [ops](ops.md)); where "
-        "there are several, the handler is composed of them, and the arguments decide which are recorded. A library's "
-        "name keeps that library's defaults: `torch.std` divides by n - 1, `jnp.std` by n. Names of one function "
-        "stand in one row. Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on numbers "
-        "are captured in every dialect.",
-        "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` keras.ops. *No op*: the "
-        "name gives the tensor itself, a shape, a dtype, a constant or a Python value.",
+        "Every name that a rule may use, by library, with the op that it is captured as (see "
+        "[ops](ops.md)); where there are several, the handler is composed of them, and the "
+        "arguments decide which are recorded. A library's name keeps that library's defaults: "
+        "`torch.std` divides by n - 1, `jnp.std` by n. Names of one function stand in one row. "
+        "Python's operators, `abs`, `min`, `max` and `len`, and the functions of `math` on "
+        "numbers are captured in every dialect.",
+        "`np` is NumPy, `F` torch.nn.functional, `jnp` jax.numpy, `tf` TensorFlow, `ops` "
+        "keras.ops. *No op*: the name gives the tensor itself, a shape, a dtype, a constant or a "
+        "Python value.",
         *parts,
-        f"## xg.xp and the Array API\n\n{len(own)} functions; `x.__array_namespace__()` gives them too.",
+        f"## xg.xp and the Array API\n\n{len(own)} functions; `x.__array_namespace__()` gives them "
+        "too.",
         table(header, own),
-        f"## Methods of a tensor\n\n{len(common)} methods, in every dialect; where libraries differ, that of the rule's "
-        "own library is meant.",
+        f"## Methods of a tensor\n\n{len(common)} methods, in every dialect; where libraries "
+        "differ, that of the rule's own library is meant.",
         table(header, common),
     )
 
@@ -200,25 +199,26 @@ def render_fast_kernels() -> str:
     rows = [
         (
             f"`{row.name}`",
-            "rewrite" if row.rewrite or row.rewrite_graph else "way of running",
+            "rewrite" if row.rewrites or row.rewrite_graph else "way of running",
             row.reason,
         )
         for backend in map(load_backend, BACKENDS)
-        for row in backend.fast.patterns
+        for row in backend.kernels.fast.patterns
     ]
     return page(
         "Fast kernels",
-        "Where nobody takes a derivative of the lowered code, a backend may run it by these rows. A test "
-        "compares each with the plain code on edge values: the same bits, "
-        "or, where a row rounds less often or sums in another order, within the bound of the rule. The figures are of 1,000,000 float32 numbers on one "
-        "thread of a CPU, unless they say otherwise. jax and TensorFlow have none: their compilers fuse by "
-        "themselves.",
+        "Where nobody takes a derivative of the lowered code, a backend may run it by these rows. "
+        "A test compares each with the plain code on edge values: the same bits, or, where a row "
+        "rounds less often or sums in another order, within the bound of the rule. The figures "
+        "are of 1,000,000 float32 numbers on one thread of a CPU, unless they say otherwise. jax "
+        "and TensorFlow have none: their compilers fuse by themselves.",
         table(("row", "what it is", "what was measured"), rows),
         "To turn rows off, for a comparison or because one is suspected:",
         "```python\nfrom multigrad.lowering.patterns import without\n\n"
         'with without("torch.in_place", "torch.square"):\n'
         '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
-        'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the environment.',
+        'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the '
+        "environment.",
     )
 
 
@@ -229,10 +229,10 @@ def render_differences() -> str:
     """Return the page about what the frameworks do differently."""
     tables = {name: load_backend(name).differences for name in BACKENDS}
     kept = [
-        (name, f"`{row.what}`" if row.what != "*" else "all", row.kind, dtypes_of(row), row.figure, reason_of(row))
+        (name, what_of(row), row.kind, dtypes_of(row), row.figure, reason_of(row))
         for name, rows in tables.items()
         for row in rows.kept
-    ]  # fmt: skip
+    ]
     mended = [
         (name, row.kernel, row.dtypes, row.figure)
         for name, rows in tables.items()
@@ -242,23 +242,29 @@ def render_differences() -> str:
     kinds = "\n".join(f"- **{kind}**: {text}." for kind, text in KINDS.items())
     return page(
         "Differences between frameworks",
-        "Every op, rule and activation gives the same numbers on every backend: within 4 eps of the exact result, or "
-        "of the largest value met on the way to it; masks are exact. What follows are the exceptions, with their "
-        f"figures. They were measured on a CPU with {versions}. An eps is the distance from 1 to the next number of "
-        "the dtype.",
-        "## What is left\n\nThe tests hold each row to its figure, and fail where it is no longer needed (rows that "
-        "depend on the processor aside). The kinds:",
+        "Every op, rule and activation gives the same numbers on every backend: within 4 eps of "
+        "the exact result, or of the largest value met on the way to it; masks are exact. What "
+        "follows are the exceptions, with their figures. They were measured on a CPU with "
+        f"{versions}. An eps is the distance from 1 to the next number of the dtype.",
+        "## What is left\n\nThe tests hold each row to its figure, and fail where it is no longer "
+        "needed (rows that depend on the processor aside). The kinds:",
         kinds,
         table(("backend", "what", "kind", "dtypes", "figure", "reason"), kept),
-        "## What is mended\n\nThese kernels are wrong, or missing, as the frameworks have them. Our rows correct or "
-        "replace them, so a rule does not meet these errors; code that calls the kernel itself does. Errors are in "
-        "eps of the result where nothing else is said.",
+        "## What is mended\n\nThese kernels are wrong, or missing, as the frameworks have them. "
+        "Our rows correct or replace them, so a rule does not meet these errors; code that calls "
+        "the kernel itself does. Errors are in eps of the result where nothing else is said.",
         table(("backend", "kernel", "dtypes", "its error"), mended),
-        "Kept although they look large, because the formula's own intermediate values are larger: the far tail of "
-        "`erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and `digamma` near their zeros (up to 27 and 7 eps of 1), "
-        "`polygamma` of order 2 and above, which underflows for inputs above 1e18. `prod` and `cumprod` lose second "
-        "derivatives where two factors of one product are exactly zero.",
-    )  # fmt: skip
+        "Kept although they look large, because the formula's own intermediate values are larger: "
+        "the far tail of `erfc` (26 eps in jax, 24 in TensorFlow), `lgamma` and `digamma` near "
+        "their zeros (up to 27 and 7 eps of 1), `polygamma` of order 2 and above, which "
+        "underflows for inputs above 1e18. `prod` and `cumprod` lose second derivatives where two "
+        "factors of one product are exactly zero.",
+    )
+
+
+def what_of(row: Difference) -> str:
+    """Return the functions that differ."""
+    return "all" if row.what == "*" else f"`{row.what}`"
 
 
 def dtypes_of(row: Difference) -> str:

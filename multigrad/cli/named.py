@@ -12,7 +12,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
-from multigrad.trees import optree
+from multigrad.ground.trees import optree
 
 SEED = 20
 
@@ -64,12 +64,13 @@ def make_inputs(
     dtype: str = "float64",
     found: Any = None,
 ) -> list[Any]:
-    """Return normal numbers of the shapes, then the numbers; without a shape what `found` is tried with.
+    """Return normal numbers of the shapes, then the numbers; without a shape what `found` is tried
+    with.
 
     Raises:
         MultigradError: a word is no shape.
     """
-    from multigrad.verification.subject import as_float
+    from multigrad.inspection.subject import as_float
 
     if not shapes:
         if numbers:
@@ -82,7 +83,7 @@ def make_inputs(
 
 def make_default_inputs(found: Any, dtype: str) -> list[Any]:
     """Return what an object is tried with where no inputs are given, floats in a dtype."""
-    from multigrad.verification import subject
+    from multigrad.inspection import subject
 
     own = subject.make_inputs(subject.subject_of(found))
     return optree.tree_map(  # type: ignore[return-value]

@@ -150,7 +150,13 @@ def execute(
     loop.train(task, forward, backward, record)
     seconds = time.perf_counter() - start
     return Run(
-        framework, configuration, seconds, tuple(losses), tuple(accuracies), predictions, gradients
+        framework,
+        configuration,
+        seconds,
+        losses=tuple(losses),
+        accuracies=tuple(accuracies),
+        predictions=predictions,
+        gradients=gradients,
     )
 
 

@@ -22,7 +22,6 @@ Weights = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 EpochReport = Callable[[float, np.ndarray], None]
 """Called by a training loop after each epoch with the mean loss and the predicted test labels."""
 
-WEIGHT_NAMES = ("hidden weight", "hidden bias", "output weight", "output bias")
 FORWARDS = ("Logistic", "Heaviside")
 FEATURES, HIDDEN, CLASSES = 64, 64, 10
 BATCH = 64
@@ -57,7 +56,7 @@ def load_task(epochs: int, seed: int) -> Task:
     generator = np.random.default_rng(seed)
     weights = draw_weights(generator)
     orders = tuple(generator.permutation(len(train_x)) for _ in range(epochs))
-    return Task(train_x, train_y, test_x, test_y, weights, orders)
+    return Task(train_x, train_y, test_x, test_y, weights=weights, orders=orders)
 
 
 def draw_weights(generator: np.random.Generator) -> Weights:

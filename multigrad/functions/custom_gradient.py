@@ -1,4 +1,6 @@
-"""`xg.custom_gradient`: one signature for every framework, `f(*args, **kwargs) -> (outputs, grad)`."""
+"""`xg.custom_gradient`: one signature for every framework, `f(*args, **kwargs) -> (outputs,
+grad)`.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
 
+from ..calls.arguments import read_parameters, signature_of
+from ..calls.recipe import Recorded
+from ..calls.variables import asked_variables, deliver
+from ..capture.callables import plain_function
 from ..capture.capture import run_written_in
-from ..capture.dialect import check_dialect, dialect_of
-from ..capture.substitute import plain_function
+from ..capture.dialect import check_dialect
+from ..capture.readings import dialect_of
+from ..capture.signature import name_of
 from ..errors import GradientError
-from ..ir.record import Trace, Value
-from ..rule import name_of
-from .arguments import read_parameters, signature_of
+from ..recipes.record import CodeRecipe
+from ..tracing.trace import Trace, Value
 from .function import Function
-from .record import Recorded
-from .variables import asked_variables, deliver
 
 Tensor = Any
 UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GradientRecipe:
+class GradientRecipe(CodeRecipe):
     """A function that returns its outputs and a function of their cotangents."""
 
     function: Callable[..., Any]
@@ -73,8 +77,8 @@ def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str
         kind = "tensor" if isinstance(result, Value) else type(result).__name__
         given = f"a {kind}" if result is not None else "None"
         raise GradientError(
-            f"function {name!r} returned {given}; expected (outputs, grad), where grad(upstream) returns "
-            f"the gradients of the arguments"
+            f"function {name!r} returned {given}; expected (outputs, grad), where grad(upstream) "
+            "returns the gradients of the arguments"
         )
     outputs, grad = result
 
@@ -93,8 +97,9 @@ def call_gradient(
 ) -> Any:
     """Call a gradient function in the form that its parameters ask for.
 
-    `grad(upstream)`; `grad(*args, upstream=upstream)`, where `upstream` follows other parameters; `grad(a, b)` with
-    one parameter for each of several outputs. One that takes `variables` (TensorFlow's form) returns a pair.
+    `grad(upstream)`; `grad(*args, upstream=upstream)`, where `upstream` follows other parameters;
+    `grad(a, b)` with one parameter for each of several outputs. One that takes `variables`
+    (TensorFlow's form) returns a pair.
     """
     parameters = read_parameters(grad)
     if parameters is None:
@@ -159,22 +164,26 @@ def custom_gradient(
         ...     return xp.log(1 + e), grad
 
     Args:
-        function: `f(*args, **kwargs) -> (outputs, grad)`, written with any library. Arguments and outputs may be nested. `grad(upstream)`
-            and `grad(*args, upstream=...)` both work; `upstream` is nested like the outputs. It returns a gradient
-            for each argument, flat or nested like them, None where there is none. Floats among the arguments
-            are run-time numbers; ints, bools, strings and None are fixed.
-        native: None: a function that cannot be captured runs as it is, on its own framework. True: always as it
-            is, for side effects or values that change outside of it. False: TraceError where it cannot be captured.
-        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its file imports several and
-            it mentions none.
-        prove: when it has been captured, run it once as it is on small inputs, forward and backward, and compare it with
-            the graph: where they differ the graph is never used. `MULTIGRAD_PROVE=0` turns all proofs off.
+        function: `f(*args, **kwargs) -> (outputs, grad)`, written with any library. Arguments and
+            outputs may be nested. `grad(upstream)` and `grad(*args, upstream=...)` both work;
+            `upstream` is nested like the outputs. It returns a gradient for each argument, flat or
+            nested like them, None where there is none. Floats among the arguments are run-time
+            numbers; ints, bools, strings and None are fixed.
+        native: None: a function that cannot be captured runs as it is, on its own framework. True:
+            always as it is, for side effects or values that change outside of it. False: TraceError
+            where it cannot be captured.
+        dialect: the library whose methods the code means ("torch", "numpy", "xp", ...), where its
+            file imports several and it mentions none.
+        prove: when it has been captured, run it once as it is on small inputs, forward and
+            backward, and compare it with the graph: where they differ the graph is never used.
+            `MULTIGRAD_PROVE=0` turns all proofs off.
 
     Returns:
         A Function, called like `function`, which returns the outputs.
 
     Raises:
-        GradientError: at a call; the gradients fit the arguments neither in number nor in shape or dtype.
+        GradientError: at a call; the gradients fit the arguments neither in number nor in shape or
+            dtype.
         TraceError: at a call; it cannot be captured and is written for another framework.
     """
     if function is None:

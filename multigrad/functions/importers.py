@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..backend.discovery import load_backend
 from ..errors import UnsupportedOp
-from ..lowering.backend import load_backend
 from .function import Function
 
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     """Return a `torch.autograd.Function` class as a Function for every framework.
 
-    Called as `cls.apply` is: positionally, other values than tensors included. Both styles are taken: a forward
-    that gets `ctx`, and one with `setup_context`.
+    Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
+    taken: a forward that gets `ctx`, and one with `setup_context`.
 
     Example:
         >>> clipped = xg.from_autograd_function(ClippedReLU)
@@ -33,7 +33,8 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
 def from_custom_vjp(f: Any, *, prove: bool = True) -> Function:
     """Return a `jax.custom_vjp` function as a Function for every framework.
 
-    A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what `jax.custom_gradient` makes.
+    A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what
+    `jax.custom_gradient` makes.
 
     Example:
         >>> clip_gradient = xg.from_custom_vjp(clip_gradient)
@@ -73,6 +74,6 @@ def import_from(framework: str, native: Any, prove: bool = True) -> Function:
         UnsupportedOp: that framework's backend imports none.
     """
     backend = load_backend(framework)
-    if backend.import_function is None:
+    if backend.imports.import_function is None:
         raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
-    return Function(backend.import_function(native), prove=prove)
+    return Function(backend.imports.import_function(native), prove=prove)

@@ -1,4 +1,6 @@
-"""`xg.function`: a Function from a plain forward and a plain backward; without one, the true derivative."""
+"""`xg.function`: a Function from a plain forward and a plain backward; without one, the true
+derivative.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..calls.arguments import signature_of
+from ..calls.recipe import Recorded
 from ..capture.capture import run_written_in
 from ..capture.dialect import check_dialect
-from ..ir.record import Trace
-from ..rule import name_of
-from .arguments import signature_of
+from ..capture.signature import name_of
+from ..recipes.record import CodeRecipe
+from ..tracing.trace import Trace
 from .custom_gradient import library_of, named_library
 from .function import Function
-from .record import Recorded
 
 Tensor = Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairRecipe:
+class PairRecipe(CodeRecipe):
     """A forward and a backward, written as two plain functions."""
 
     forward: Callable[..., Any]
@@ -97,11 +100,11 @@ def function(
 
     Args:
         forward: `forward(*args) -> outputs`, written with any library.
-        backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one argument, None
-            where there is none); `grad_out` is nested like the outputs. Without it the Function has its true
-            derivative.
-        residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called as
-            `backward(grad_out, kept)`.
+        backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one
+            argument, None where there is none); `grad_out` is nested like the outputs. Without it
+            the Function has its true derivative.
+        residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
+            as `backward(grad_out, kept)`.
         native, dialect, prove: see `custom_gradient`.
 
     Raises:
@@ -111,5 +114,7 @@ def function(
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
     library = check_dialect(dialect)
-    recipe = PairRecipe(forward, backward, residuals, name_of(forward), native, library)
+    recipe = PairRecipe(
+        forward, backward, residuals, name=name_of(forward), native=native, library=library
+    )
     return Function(recipe, forward, prove)

@@ -1,1 +1,4 @@
-"""The rule IR: a small typed graph, its op table, and the passes over it."""
+"""The rule IR as data: types, ops as objects, nodes and graphs, the values of constant arrays.
+
+May import the rooms up to `ground`; docs/architecture.md has their order.
+"""

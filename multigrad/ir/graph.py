@@ -1,28 +1,27 @@
 """Nodes and graphs: frozen, hash-consed SSA.
 
-Two nodes with the same op, operands and attributes are the same object, so common subexpressions never exist
-twice and identity is equality. A graph names its inputs and outputs; everything else hangs on the nodes.
+Two nodes with the same op, operands and attributes are the same object, so common subexpressions
+never exist twice and identity is equality. A graph names its inputs and outputs; everything else
+hangs on the nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
-from ..threads import make_lock
+from ..ground.threads import make_lock
+from .op import Op
 from .types import Type
-
-if TYPE_CHECKING:
-    from .ops import Op
 
 Attrs = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Node:
-    """One operation: `op(operands, **attrs)`; made by `make_node` only, so that equal nodes are one."""
+    """One operation: `op(operands, **attrs)`; made by `make_node` only: equal nodes are one."""
 
     op: Op
     operands: tuple[Node, ...]
@@ -53,8 +52,9 @@ class Location:
 class Graph:
     """A pure function: `inputs` (INPUT nodes, in order) to `outputs`.
 
-    `locations` says where in the user's source a node was written, `origin` in which dialect and how it was captured;
-    they do not change what the graph means.
+    `locations` says where in the user's source a node was written, `origin` in which dialect and
+    how it was captured; they do not change what the graph means. `nodes` are those that the
+    outputs need, operands before users.
     """
 
     name: str
@@ -62,18 +62,21 @@ class Graph:
     outputs: tuple[Node, ...]
     locations: Mapping[Node, Location] = field(default_factory=dict)
     origin: str = ""
+    nodes: tuple[Node, ...] = field(init=False, repr=False)
 
-    def nodes(self) -> Iterator[Node]:
-        """Yield every node the outputs need, operands before users."""
-        return walk(self.outputs)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", walk(self.outputs))
 
     def input(self, name: str) -> Node | None:
         """Return the input called `name`, or None."""
-        return next((node for node in self.inputs if node.attr("name") == name), None)
+        for node in self.inputs:
+            if node.attr("name") == name:
+                return node
+        return None
 
     def reads(self, name: str) -> bool:
         """Return whether the outputs depend on the input `name`."""
-        return self.input(name) in set(self.nodes())
+        return self.input(name) in self.nodes
 
     def __str__(self) -> str:
         return format_graph(self)
@@ -96,24 +99,25 @@ def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_:
         return node
 
 
-def walk(outputs: Iterable[Node]) -> Iterator[Node]:
-    """Yield every node below `outputs` once, operands before users."""
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(tuple(outputs))]
+def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
+    """Return every node below `outputs` once, operands before users."""
+    found: dict[Node, None] = {}
+    entered: set[Node] = set()
+    stack = [*outputs][::-1]
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((operand, False) for operand in reversed(node.operands))
+        node = stack[-1]
+        if node in entered:
+            found[stack.pop()] = None
+        else:
+            entered.add(node)
+            stack.extend(reversed(node.operands))
+    return tuple(found)
 
 
 def count_uses(graph: Graph) -> dict[Node, int]:
     """Return how often each node is an operand or an output."""
     uses = dict.fromkeys(graph.outputs, 0)
-    for node in graph.nodes():
+    for node in graph.nodes:
         for operand in node.operands:
             uses[operand] = uses.get(operand, 0) + 1
     for node in graph.outputs:
@@ -127,7 +131,7 @@ def format_graph(graph: Graph) -> str:
     names = {node: node.attr("name") for node in graph.inputs}
     origin = f"  # {graph.origin}" if graph.origin else ""
     lines = [f"{graph.name}({', '.join(f'{name}: {type_}' for name, type_ in inputs)}){origin}"]
-    for node in graph.nodes():
+    for node in graph.nodes:
         if node.op.name == "const":
             names[node] = repr(node.attr("value"))
         elif node not in names:

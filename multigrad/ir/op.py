@@ -1,28 +1,72 @@
-"""One row of the op table: what is declared of an operation, and the rules that give result types."""
+"""One row of the op table: what is declared of an operation. The rows stand in `multigrad.ops`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from .types import BOOL, BOOL_SCALAR, INT_SCALAR, KEY, UNKNOWN, Type, broadcast_shapes, reduce_shape
+from .types import Type
 
 ResultRule = Callable[..., Type]
+REQUIRED: Any = object()  # the default of an attribute without one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attr:
+    """A static attribute of an op.
+
+    Attributes:
+        legal: whether a value may stand in a graph.
+        samples: values that tests try; none where they depend on the operand's shape.
+        default: what `xg.xp` takes where it is left out.
+        annotation: its type in `xg.xp`.
+        taken: what `xg.xp` makes of a value of that name, as source.
+    """
+
+    legal: Callable[[object], bool]
+    samples: tuple[Any, ...] = ()
+    default: Any = REQUIRED
+    annotation: str = "Any"
+    taken: str = "{0}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Of an op that every library refuses on bools: what to write instead."""
+
+    advice: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One row of the table.
 
-    `coerce` says what operands become first: "float" (bools are cast), "same" (one dtype for all),
-    "bool" (must be bools), "where" (a bool, then "same"), "raw" (taken as they are). A last operand
-    called `*arrays` stands for one or more; backends take them positionally.
+    Attributes:
+        coerce: what operands become first: "float" (bools are cast), "bool" (they must be bools),
+            "int" (integers), "where" (a bool, then one dtype), "raw" (taken as they are).
+        symbol: Python's operator.
+        random: whether it draws numbers, by a key.
+        xp: its name in `xg.xp`, where that is another; "" if it has none.
+        composed: its function there is written by hand: it does more than record the op.
+        in_vjps: only VJPs record it.
+        domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
+        degree: how linearity in something passes through it; None: it does not.
+        integer: of integers alone it stays among them, instead of taking the float dtype.
+        shape_only: the operands that give a shape (and a dtype) only: no value is read.
+        shaped_like: the operand whose shape a check need not compare with the result's.
+        view: whether the result shares memory with its operand in some framework.
+        on_numbers: its function of Python numbers, in the place of the meaning in NumPy.
+        plain: what Python computes on floats without ever raising, and tensors as well.
+        on_bools: of bools alone: the op that is meant, or "numbers" (on 0 and 1, then bools again).
+        power: the exponent of `pow` that is this op.
+        copies: how many times its input's size the result is; None: as its largest operand.
+        bits: those of an integer result; None: those of its largest operand.
     """
 
     name: str
     operands: tuple[str, ...]
-    attrs: tuple[str, ...]
+    attrs: Mapping[str, Attr]
     coerce: str
     result: ResultRule
     numpy: Callable[..., Any]
@@ -30,9 +74,29 @@ class Op:
     doc: str
     symbol: str | None = None
     random: bool = False
+    xp: str | None = None
+    composed: bool = False
+    in_vjps: bool = False
+    domain: Any = None
+    degree: Callable[..., int | None] | None = None
+    integer: bool = False
+    shape_only: tuple[int, ...] = ()
+    shaped_like: int | None = None
+    view: Literal["always", "sometimes"] | None = None
+    on_numbers: Callable[..., Any] | None = None
+    plain: bool = False
+    on_bools: Op | Refused | Literal["numbers"] | None = None
+    power: float | None = None
+    copies: Callable[..., int] | None = None
+    bits: Callable[..., int] | None = None
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
+
+    @property
+    def in_xp(self) -> str:
+        """Its name in `xg.xp`; "" if it has none."""
+        return self.name if self.xp is None else self.xp
 
     @property
     def variadic(self) -> bool:
@@ -45,166 +109,3 @@ class Op:
             return self.operands
         *fixed, rest = self.operands
         return (*fixed, *(f"{rest[1:]}_{i}" for i in range(count - len(fixed))))
-
-
-OPS: dict[str, Op] = {}
-
-
-def op(
-    name: str,
-    args: str,
-    *,
-    numpy: Callable[..., Any],
-    vjp: Callable[..., Any] | None,
-    doc: str,
-    result: ResultRule,
-    coerce: str = "float",
-    attrs: tuple[str, ...] = (),
-    symbol: str | None = None,
-    random: bool = False,
-) -> Op:
-    """Declare a row and return it."""
-    row = Op(name, tuple(args.split()), attrs, coerce, result, numpy, vjp, doc, symbol, random)
-    OPS[name] = row
-    return row
-
-
-# --- result types -----------------------------------------------------------------------------
-
-
-def elementwise(*types: Type, **attrs: Any) -> Type:
-    tensors = [t for t in types if t.kind == "tensor"]
-    if not tensors:
-        weak = "int" if all(t.dtype == "int" for t in types) else "float"
-        return Type("scalar", "bool" if all(t.dtype == "bool" for t in types) else weak)
-    return Type("tensor", tensors[0].dtype, broadcast_shapes(*(t.shape for t in tensors)))
-
-
-def float_elementwise(*types: Type, **attrs: Any) -> Type:
-    type_ = elementwise(*types)
-    return Type("scalar", "float") if type_.kind == "scalar" else type_
-
-
-def compared(*types: Type, **attrs: Any) -> Type:
-    type_ = elementwise(*types)
-    return BOOL_SCALAR if type_.kind == "scalar" else Type("tensor", BOOL, type_.shape)
-
-
-def chosen(condition: Type, a: Type, b: Type) -> Type:
-    values = elementwise(a, b)
-    if condition.kind == "scalar":
-        return values
-    if values.kind == "scalar":
-        raise TypeError("where needs a tensor among its values")
-    return Type("tensor", values.dtype, broadcast_shapes(condition.shape, a.shape, b.shape))
-
-
-def cast_to(x: Type, *, dtype: str) -> Type:
-    return Type("tensor", dtype, x.shape)
-
-
-def filled(x: Type, value: Type, *, dtype: str | None) -> Type:
-    return Type("tensor", dtype or x.dtype, x.shape)
-
-
-def reduced(x: Type, *, axis: Any, keepdims: bool, **attrs: Any) -> Type:
-    return Type("tensor", x.dtype, reduce_shape(x.shape, axis, keepdims))
-
-
-def shaped_like_second(x: Type, like: Type, **attrs: Any) -> Type:
-    return Type("tensor", x.dtype, like.shape)
-
-
-def expanded(x: Type, *, axis: int) -> Type:
-    back = isinstance(x.shape, tuple) and x.shape == ("reduced", axis, False)
-    return Type("tensor", x.dtype, ("reduced", axis, True) if back else UNKNOWN)
-
-
-def integer(x: Type, **attrs: Any) -> Type:
-    return INT_SCALAR
-
-
-def same(x: Type, **attrs: Any) -> Type:
-    return x
-
-
-def called(value: Type, *inputs: Type, **attrs: Any) -> Type:
-    return value
-
-
-def drawn(key: Type, x: Type, *params: Type) -> Type:
-    return Type("tensor", x.dtype, x.shape)
-
-
-def need_tensors(*types: Type) -> None:
-    for type_ in types:
-        if type_.kind != "tensor":
-            raise TypeError(f"it needs a tensor, not {type_}")
-
-
-def kept(x: Type, *others: Type, **attrs: Any) -> Type:
-    """x's own type: a result of the same shape."""
-    need_tensors(x)
-    return x
-
-
-def masked(x: Type, **attrs: Any) -> Type:
-    need_tensors(x)
-    return Type("tensor", BOOL, x.shape)
-
-
-def reordered(values: Type, x: Type, **attrs: Any) -> Type:
-    need_tensors(values, x)
-    return Type("tensor", values.dtype, x.shape)
-
-
-def held(x: Type, mask: Type, *, axis: int) -> Type:
-    if mask.dtype != BOOL:
-        raise TypeError(f"its mask must be bool, not {mask}")
-    return reordered(x, mask)
-
-
-def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
-    """A shape that is known at run time only."""
-    need_tensors(x, *others)
-    return Type("tensor", x.dtype, UNKNOWN)
-
-
-def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:
-    if start.kind != "scalar" or start.dtype != "int":
-        raise TypeError(f"its start must be an integer, not {start}")
-    return shaped_like_second(x, like)
-
-
-def multiplied(cotangent: Type, other: Type, like: Type) -> Type:
-    need_tensors(cotangent, other, like)
-    return Type("tensor", cotangent.dtype, like.shape)
-
-
-def multiplied_last(a: Type, cotangent: Type, like: Type) -> Type:
-    return multiplied(cotangent, a, like)
-
-
-def contracted(*types: Type, subscripts: str) -> Type:
-    terms, arrow, result = subscripts.partition("->")
-    letters = [term.replace("...", "") for term in terms.split(",")]
-    if not arrow or len(letters) != len(types):
-        raise TypeError(f"{subscripts!r} does not name {len(types)} operands and a result")
-    for term in (*letters, result.replace("...", "")):
-        if not (term.isalpha() or term == "") or len(set(term)) < len(term):
-            raise TypeError(f"{term!r} in {subscripts!r}: letters, each once in a term")
-    if not set(result.replace("...", "")) <= set("".join(letters)):
-        raise TypeError(f"the result of {subscripts!r} has a letter that no operand has")
-    return reshaped(*types)
-
-
-def key(*types: Type, **attrs: Any) -> Type:
-    return KEY
-
-
-def structural(*args: Any, **attrs: Any) -> Any:
-    raise TypeError("an input or a constant is not executed")
-
-
-# Result rules of ops whose result is memory of its own, never an operand's.
-OWNING: tuple[ResultRule, ...] = (elementwise, float_elementwise, compared, chosen, reduced, drawn)

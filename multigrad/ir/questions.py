@@ -1,7 +1,8 @@
 """What symbols are asked while a function is captured, and could not say.
 
-A function may catch what a symbol raises: by `except Exception`, by `suppress`, by `hasattr`. So each refusal and each
-fact that is needed is noted when it is made, and the capture fails by it at its end, whatever became of the exception.
+A function may catch what a symbol raises: by `except Exception`, by `suppress`, by `hasattr`. So
+each refusal and each fact that is needed is noted when it is made, and the capture fails by it at
+its end, whatever became of the exception.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Types of IR values: what kind, which dtype, which shape, all symbolic.
 
-A rule is captured once for every rank and float dtype, so a dtype is `T` ("that of the rule's input") unless the
-author fixed one, and a shape is a relation to the input's shape. Scalars are weak: a Python number or a
-run-time parameter that takes the dtype of the tensor it meets.
+A rule is captured once for every rank and float dtype, so a dtype is `T` ("that of the rule's
+input") unless the author fixed one, and a shape is a relation to the input's shape. Scalars are
+weak: a Python number or a run-time parameter that takes the dtype of the tensor it meets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 Shape = str | tuple[object, ...]
 INPUT_SHAPE = "x"  # the shape of tin and grad_out
-ROW = ()  # rank 0
+SCALAR_SHAPE = ()  # rank 0
 UNKNOWN = "?"
 
 
@@ -31,7 +31,7 @@ class Type:
 
     kind: Kind
     dtype: str
-    shape: Shape = ROW
+    shape: Shape = SCALAR_SHAPE
 
     def __str__(self) -> str:
         if self.kind == "key":
@@ -64,10 +64,10 @@ def is_float(type_: Type) -> bool:
 
 def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:
     """Return the shape after a reduction over `axis` (None: all axes)."""
-    if shape == ROW:
-        return ROW
+    if shape == SCALAR_SHAPE:
+        return SCALAR_SHAPE
     if axis is None and not keepdims:
-        return ROW
+        return SCALAR_SHAPE
     if shape == INPUT_SHAPE:
         return ("reduced", axis, keepdims)
     return UNKNOWN
@@ -75,11 +75,10 @@ def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
     """Return the shape of an elementwise result, or UNKNOWN where it cannot be told."""
-    full = [shape for shape in dict.fromkeys(shapes) if shape != ROW]
-    if not full:
-        return ROW
-    if len(full) == 1:
-        return full[0]
+    full = dict.fromkeys(shapes)
+    full.pop(SCALAR_SHAPE, None)
+    if len(full) < 2:
+        return next(iter(full), SCALAR_SHAPE)
     if INPUT_SHAPE in full and all(s == INPUT_SHAPE or keeps_rank(s) for s in full):
         return INPUT_SHAPE
     return UNKNOWN

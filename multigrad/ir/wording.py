@@ -1,28 +1,41 @@
-"""What is advised to the author of a rule, in the words for what else is captured.
+"""The words in which messages advise the author of what is captured.
 
 Of an imported function the reader is not the author: the advice to write it otherwise is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-REPHRASED: Mapping[str, Sequence[tuple[str, str]]] = {
-    "function": (
-        ("register the rule with native=True", "give it native=True"),
-        ("a param of the rule", "an argument"),
-    ),
-    "imported function": (
-        (", or register the rule with native=True to run it as it is", ""),
-        (". Register the rule with native=True to run it as it is", ""),
-        (". Write it with xg.xp", ""),
-        ("a param of the rule", "an argument"),
-    ),
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a kind of trace is spoken of.
+
+    Attributes:
+        native: what has it run as it is; "" where the reader cannot say so.
+        param: as what a value is to be given that may change.
+        write: what to write instead of what is not captured.
+    """
+
+    native: str = ""
+    param: str = "an argument"
+    write: tuple[str, ...] = ()
+
+    def ways(self, *advice: str) -> str:
+        """Return ways out: these, or to run it as it is."""
+        return ", or ".join((*advice, *((self.native,) if self.native else ())))
+
+    def advise(self, *advice: str) -> str:
+        """Return the same as a sentence after a problem, "" where there is no way."""
+        ways = self.ways(*advice)
+        return f". {ways[0].upper()}{ways[1:]}" if ways else ""
+
+
+NATIVE = "native=True to run it as it is"
+XP = ("write it with xg.xp",)
+WORDS = {
+    "rule": Words(f"register the rule with {NATIVE}", "a param of the rule", XP),
+    "function": Words(f"give it {NATIVE}", write=XP),
+    "imported function": Words(),
 }
-
-
-def rephrase(problem: str, kind: str) -> str:
-    """Return a problem in the words for a kind of trace."""
-    for phrase, other in REPHRASED.get(kind, ()):
-        problem = problem.replace(phrase, other)
-    return problem

@@ -1,6 +1,9 @@
-"""multigrad in Keras 3: layers, activations, a callback and an optimizer, on whichever backend Keras runs.
+"""multigrad in Keras 3: layers, activations, a callback and an optimizer, on whichever backend
+Keras runs.
 
 Importing this room imports Keras and registers them at once, so that loading a model finds them.
+
+May import the rooms up to `inspection`; docs/architecture.md has their order.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -8,8 +11,8 @@ Importing this room imports Keras and registers them at once, so that loading a 
 
 from __future__ import annotations
 
+from ..backend.discovery import load_backend
 from ..errors import BackendNotFound
-from ..lowering.backend import load_backend
 
 try:
     import keras

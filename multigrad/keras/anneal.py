@@ -1,4 +1,6 @@
-"""`multigrad.keras.Anneal`: a callback that changes a rule's number while a model trains, without a retrace."""
+"""`multigrad.keras.Anneal`: a callback that changes a rule's number while a model trains, without a
+retrace.
+"""
 
 # Keras gathers its public names at import, where pyright cannot follow.
 # pyright: reportAttributeAccessIssue=false
@@ -13,30 +15,33 @@ import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from .layer import Activation
-from .params import Params
-from .structure import fetch_state
+from .params import RuleParams
+from .steps import fetch_state
 
 
 class Anneal(keras.callbacks.Callback):
     """Set a param of the rules in a model by a function of the step.
 
     Example:
-        >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal("width", lambda step: 2.0 * 0.999**step)])
+        >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal("width", lambda step: 2.0 *
+        0.999**step)])
 
     The param is a Variable, so the compiled step stays as it is.
 
     Args:
-        param: the param's name, such as "width". It is set in every `Activation` of the model whose rule has it, in
-            layers' activations too, and in an optimizer made by `apply_to_gradients`.
-        schedule: the value for a step: a function of how many batches the model's optimizer has been given (of how many
-            epochs, with `per="epoch"`), counted from 0 and on in the next `fit`.
+        param: the param's name, such as "width". It is set in every `Activation` of the model whose
+            rule has it, in layers' activations too, and in an optimizer made by
+            `apply_to_gradients`.
+        schedule: the value for a step: a function of how many batches the model's optimizer has
+            been given (of how many epochs, with `per="epoch"`), counted from 0 and on in the next
+            `fit`.
         layers: only these, by name or as objects.
         per: "batch" or "epoch".
 
     Raises:
         RuleError: no layer has the param, or none of that name is there (when `fit` begins).
-        RuleTypeError: the schedule is no function, or gives no number (at that step), or the param is part of the
-            rule's code, so that it is no Variable.
+        RuleTypeError: the schedule is no function, or gives no number (at that step), or the param
+            is part of the rule's code, so that it is no Variable.
         RuleValueError: `per` is another word.
     """
 
@@ -50,8 +55,8 @@ class Anneal(keras.callbacks.Callback):
         super().__init__()
         if not callable(schedule):
             raise RuleTypeError(
-                f"Anneal({param!r}, ...) needs a function of the step, got {schedule!r}; "
-                f"write lambda step: 0.99**step"
+                f"Anneal({param!r}, ...) needs a function of the step, got {schedule!r}; write "
+                "lambda step: 0.99**step"
             )
         if per not in ("batch", "epoch"):
             raise RuleValueError(f"per is 'batch' or 'epoch', got {per!r}")
@@ -88,7 +93,8 @@ class Anneal(keras.callbacks.Callback):
         value = self.schedule(step)
         if not isinstance(value, Real) and getattr(value, "shape", None) != ():
             raise RuleTypeError(
-                f"Anneal({self.param!r}): the schedule gave {value!r} at {self.per} {step}, expected a number"
+                f"Anneal({self.param!r}): the schedule gave {value!r} at {self.per} {step}, "
+                "expected a number"
             )
         fetch_state([self.model])
         for variable in self._variables:
@@ -107,7 +113,8 @@ def find_variables(model: Any, param: str, names: list[str] | None) -> list[Any]
         for name in names:
             if name not in holders:
                 raise RuleError(
-                    f"the model has no layer {name!r} with a rule{suggest(str(name), list(holders))} "
+                    f"the model has no layer {name!r} with a rule"
+                    f"{suggest(str(name), list(holders))} "
                     f"(layers with a rule: {', '.join(holders) or 'none'})"
                 )
         holders = {name: holders[name] for name in names}
@@ -115,18 +122,19 @@ def find_variables(model: Any, param: str, names: list[str] | None) -> list[Any]
     if not having:
         known = sorted({each for params in holders.values() for each in params})
         raise RuleError(
-            f"no rule in the model has a param {param!r}{suggest(param, known)} (params: {', '.join(known) or 'none'})"
+            f"no rule in the model has a param {param!r}{suggest(param, known)} "
+            f"(params: {', '.join(known) or 'none'})"
         )
     for name, params in having.items():
         if param not in params.variables:
             raise RuleTypeError(
-                f"param {param!r} of layer {name!r} is part of the rule's code, so a change compiles anew: assign "
-                f"layer.params in a callback of your own, once per epoch"
+                f"param {param!r} of layer {name!r} is part of the rule's code, so a change "
+                "compiles anew: assign layer.params in a callback of your own, once per epoch"
             )
     return [params.variables[param] for params in having.values()]
 
 
-def find_params(model: Any) -> Iterator[tuple[str, Params]]:
+def find_params(model: Any) -> Iterator[tuple[str, RuleParams]]:
     """Yield name and params of each layer that has a rule of its own, and of the optimizer."""
     for layer in model._flatten_layers():
         if isinstance(layer, Activation) and len(layer.params):
@@ -134,6 +142,6 @@ def find_params(model: Any) -> Iterator[tuple[str, Params]]:
     optimizer = getattr(model, "optimizer", None)
     while optimizer is not None:
         params = getattr(optimizer, "params", None)
-        if isinstance(getattr(params, "variables", None), dict):
-            yield "optimizer", params  # type: ignore[misc]
+        if isinstance(params, RuleParams):
+            yield "optimizer", params
         optimizer = getattr(optimizer, "inner_optimizer", None)

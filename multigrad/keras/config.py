@@ -1,9 +1,11 @@
-"""A rule as data, for `get_config`: names, numbers and graphs, so that loading a file never runs code.
+"""A rule as data, for `get_config`: names, numbers and graphs, so that loading a file never runs
+code.
 
 "triangular"                                                    a rule of multigrad's own
 {"name": "triangular", "params": {"width": 2.0}}                the same with bound params
 {"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
-{"name": "my_rule", "graph": {"format": "multigrad", ...}}      a rule of the user's: loads where it is unknown
+{"name": "my_rule", "graph": {"format": "multigrad", ...}}      a rule of the user's: loads where it
+is unknown
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from ..backend.discovery import entry_points, load_backend
+from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
-from ..lowering.backend import concrete_number, entry_points, load_backend
 from ..registry import compose, get, resolve, rules
-from ..rule import Rule
-from ..saving import from_dict
+from ..rulebook.rule import Rule
+from ..saving.files import from_dict
 
 RuleData = Any  # None, a name, or one of the forms above
 OWN = "multigrad.rules."
@@ -56,7 +59,7 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
 
 
 def is_own(rule: Any) -> bool:
-    """Return whether a rule is one of multigrad's own, which are the same wherever it is installed."""
+    """Return whether a rule is one of multigrad's own, the same wherever it is installed."""
     return f"{getattr(resolve(rule).function, '__module__', None)}.".startswith(OWN)
 
 
@@ -82,8 +85,8 @@ def explain_nameless(rule: Rule, error: MultigradError) -> str:
     """Return why a rule cannot be saved, and what to do."""
     word = rule.name if rule.name.isidentifier() and rule.name not in rules() else "my_rule"
     return (
-        f"rule {rule.name!r} cannot be saved as a graph ({error}), and no name stands for it. Register it, so that it "
-        f"is saved by name: write @xg.register({word!r}) over it"
+        f"rule {rule.name!r} cannot be saved as a graph ({error}), and no name stands for it. "
+        f"Register it, so that it is saved by name: write @xg.register({word!r}) over it"
     )
 
 
@@ -116,7 +119,8 @@ def read_rule(data: RuleData) -> str | Rule | None:
 
 
 def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
-    """Return the rule and the params of a layer; what the rule's graph has settled is no param any more.
+    """Return the rule and the params of a layer; what the rule's graph has settled is no param any
+    more.
 
     Raises:
         RuleError, FormatError: as `read_rule`.
@@ -177,15 +181,15 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
     if without_texts(now) == without_texts(data):
         return True
     warnings.warn(
-        f"rule {name!r} was saved with another graph than that of the rule registered under the name now: the "
-        f"saved one acts. Assign layer.rule = {name!r} to take the other",
+        f"rule {name!r} was saved with another graph than that of the rule registered under the "
+        f"name now: the saved one acts. Assign layer.rule = {name!r} to take the other",
         stacklevel=2,
     )
     return False
 
 
 def without_texts(data: Any) -> Any:
-    """Return a document without what does not act: a rule's name and docstring, and where its code stood."""
+    """Return a document without what does not act: a rule's name, docstring, and place of code."""
     if isinstance(data, Mapping):
         texts = ("doc", "at", "name") if "first_order" in data else ("at",)
         return {k: without_texts(v) for k, v in data.items() if k not in texts}
@@ -201,7 +205,8 @@ def find_rule(name: str) -> Rule:
 
 
 def read_backend(layer: str, name: Any) -> str | None:
-    """Return the backend that a saved layer runs in; None, with a warning, where it is not installed here.
+    """Return the backend that a saved layer runs in; None, with a warning, where it is not
+    installed here.
 
     Raises:
         FormatError: it is no backend's name.
@@ -210,13 +215,15 @@ def read_backend(layer: str, name: Any) -> str | None:
         return None
     if not isinstance(name, str) or name not in entry_points():
         raise FormatError(
-            f"layer {layer!r}: no backend {str(name)[:200]!r} (backends: {', '.join(entry_points())})"
+            f"layer {layer!r}: no backend {str(name)[:200]!r} "
+            f"(backends: {', '.join(entry_points())})"
         )
     try:
         load_backend(name)
     except BackendNotFound as error:
         warnings.warn(
-            f"layer {layer!r} was saved to run in {name!r}, and runs in Keras's own backend here: {error}",
+            f"layer {layer!r} was saved to run in {name!r}, and runs in Keras's own backend here: "
+            f"{error}",
             stacklevel=3,
         )
         return None

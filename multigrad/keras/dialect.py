@@ -1,7 +1,8 @@
-"""Keras's dialect: what the names of `keras.ops`, `keras.activations` and `keras.random` mean, whatever Keras runs on.
+"""Keras's dialect: what the names of `keras.ops`, `keras.activations` and `keras.random` mean,
+whatever Keras runs on.
 
-They offer no protocol, so a rule gets stand-ins for them. Where Keras's backends disagree (`sign` of NaN), the meaning
-is that of NumPy.
+They offer no protocol, so a rule gets stand-ins for them. Where Keras's backends disagree (`sign`
+of NaN), the meaning is that of NumPy.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -19,9 +20,9 @@ import keras
 from multigrad.capture import creation
 from multigrad.capture.dialect import Dialect, find_dialect, register_dialect
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.ir import neutral
-from multigrad.ir.record import cast, dtype_name
 from multigrad.ir.types import FLOATS, INT32, T
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import cast, dtype_name
 
 from . import dialect_arrays, dialect_elementwise
 
@@ -33,11 +34,9 @@ class BackendTensor:
     """Stands for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
 
 
-# --- tensors and dtypes --------------------------------------------------------------------------------
-def convert_to_tensor(
-    x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None
-) -> Tensor:  # fmt: skip
-    tensor = neutral.stack(x, 0) if isinstance(x, list | tuple) else x
+# --- tensors and dtypes ---------------------------------------------------------------------------
+def convert_to_tensor(x: Any, dtype: Any = None, sparse: Any = None, ragged: Any = None) -> Tensor:
+    tensor = xp.stack(x, 0) if isinstance(x, list | tuple) else x
     return tensor if dtype is None else cast(tensor, dtype)
 
 
@@ -84,7 +83,7 @@ def as_keras_dtype(name: str) -> str:
     return name
 
 
-# --- arrays from a shape ---------------------------------------------------------------------------------------
+# --- arrays from a shape --------------------------------------------------------------------------
 def compute_at_once() -> AbstractContextManager[Any]:
     """A context in which Keras's backend computes at once, though it may be compiling."""
     own = find_dialect(keras.config.backend())
@@ -102,27 +101,29 @@ def at_once(function: Handler) -> Handler:
     return computed
 
 
-# --- random numbers, from the key of the rule's application ------------------------------------------------
-def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None,
-           seed: Any = None) -> Tensor:  # fmt: skip
+# --- random numbers, from the key of the rule's application ---------------------------------------
+def normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
     _refuse_seed(seed)
-    draw = neutral.randn_like(_tensor_of(shape))
-    return neutral.add(neutral.multiply(draw, stddev), mean)
+    draw = xp.randn_like(_tensor_of(shape))
+    return xp.add(xp.multiply(draw, stddev), mean)
 
 
-def uniform(shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None,
-            seed: Any = None) -> Tensor:  # fmt: skip
+def uniform(
+    shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Tensor:
     _refuse_seed(seed)
-    draw = neutral.rand_like(_tensor_of(shape))
-    return neutral.add(neutral.multiply(draw, neutral.subtract(maxval, minval)), minval)
+    draw = xp.rand_like(_tensor_of(shape))
+    return xp.add(xp.multiply(draw, xp.subtract(maxval, minval)), minval)
 
 
 def dropout(inputs: Tensor, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
     _refuse_seed(seed)
     if noise_shape is not None:
         raise TypeError("dropout with a noise_shape")
-    kept = neutral.greater_equal(neutral.rand_like(inputs), rate)
-    return neutral.where(kept, neutral.divide(inputs, 1.0 - rate), 0.0)
+    kept = xp.greater_equal(xp.rand_like(inputs), rate)
+    return xp.where(kept, xp.divide(inputs, 1.0 - rate), 0.0)
 
 
 def _tensor_of(shape: Any) -> Tensor:
@@ -137,13 +138,13 @@ def _refuse_seed(seed: Any) -> None:
 
 
 TENSORS: dict[str, Handler] = {
-    "array": array, "cast": neutral.cast, 
-    "convert_to_tensor": convert_to_tensor, "dtype": dtype_of, "empty_like": neutral.zeros_like,
-    "is_tensor": is_tensor, "ndim": ndim, "ones_like": neutral.ones_like, "shape": shape,
-    "size": neutral.size, "zeros_like": neutral.zeros_like,
-    **dialect_elementwise.taking("x fill_value dtype", {"full_like": neutral.full_like}),
-    **dialect_elementwise.taking("variable", {"stop_gradient": neutral.stop_gradient}),
-}  # fmt: skip
+    **{f.__name__: f for f in (array, convert_to_tensor, is_tensor, ndim, shape)},
+    **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
+    "dtype": dtype_of,
+    "empty_like": xp.zeros_like,
+    **dialect_elementwise.taking("x fill_value dtype", {"full_like": xp.full_like}),
+    **dialect_elementwise.taking("variable", {"stop_gradient": xp.stop_gradient}),
+}
 
 # By module of Keras.
 NAMES: dict[str, Mapping[str, Handler]] = {
@@ -151,10 +152,12 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     "activations": dialect_elementwise.ACTIVATIONS,
     "random": {"dropout": dropout, "normal": normal, "uniform": uniform},
     "backend": {
-        "is_float_dtype": is_float_dtype, "is_int_dtype": is_int_dtype,
-        "is_keras_tensor": is_keras_tensor, "standardize_dtype": standardize_dtype,
+        "is_float_dtype": is_float_dtype,
+        "is_int_dtype": is_int_dtype,
+        "is_keras_tensor": is_keras_tensor,
+        "standardize_dtype": standardize_dtype,
     },
-}  # fmt: skip
+}
 
 # Made without a tensor: these also act where no symbol is among the arguments.
 MADE = ("arange", "empty", "full", "ones", "zeros")
@@ -174,26 +177,22 @@ LOOPS = "which runs a function in a loop. Write it with functions of whole tenso
 INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 DRAWS = (
-    "which is not captured. Draw with keras.random.normal(keras.ops.shape(grad_out)) or uniform, and give "
-    "the key to xg.use(..., key=...)"
+    "which is not captured. Draw with keras.random.normal(keras.ops.shape(grad_out)) or uniform, "
+    "and give the key to xg.use(..., key=...)"
 )
+LOOPING = "associative_scan fori_loop map scan vectorize vectorized_map while_loop"
+INDEXING = "argmax argmin argpartition argsort nanargmax nanargmin nonzero"
+DRAWING = "beta binomial categorical gamma randint shuffle truncated_normal"
 REASONS: dict[str, dict[str, str]] = {
     "ops": {
         **dict.fromkeys(("cond", "switch"), BRANCHES),
-        **dict.fromkeys(
-            ("associative_scan", "fori_loop", "map", "scan", "vectorize", "vectorized_map", "while_loop"),
-            LOOPS,
-        ),
-        **dict.fromkeys(
-            ("argmax", "argmin", "argpartition", "argsort", "nanargmax", "nanargmin", "nonzero"), INDICES
-        ),
+        **dict.fromkeys(LOOPING.split(), LOOPS),
+        **dict.fromkeys(INDEXING.split(), INDICES),
         **dict.fromkeys(("custom_gradient", "jvp"), DERIVES),
         "convert_to_numpy": "but a symbolic tensor holds no numbers. Use keras.ops on it",
     },
-    "random": dict.fromkeys(
-        ("beta", "binomial", "categorical", "gamma", "randint", "shuffle", "truncated_normal"), DRAWS
-    ),
-}  # fmt: skip
+    "random": dict.fromkeys(DRAWING.split(), DRAWS),
+}
 
 
 def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:

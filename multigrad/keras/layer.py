@@ -1,8 +1,9 @@
 """`multigrad.keras.Activation`: the activation as a Keras 3 layer.
 
-The layer hands the native tensors of Keras's backend to the core's `Activation`. What it adds is Keras's: a config in
-which the rule is data, params that are Variables, a state for random draws where the framework has no generator, and
-compiled steps that follow when the rule or the backend is assigned.
+The layer hands the native tensors of Keras's backend to the core's `Activation`. What it adds is
+Keras's: a config in which the rule is data, params that are Variables, a state for random draws
+where the framework has no generator, and compiled steps that follow when the rule or the backend is
+assigned.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -10,39 +11,31 @@ compiled steps that follow when the rule or the backend is assigned.
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
-from ..activation import Activation as AnyActivation
-from ..context import Application
+from ..active.draws import Draws
+from ..backend.contract import Backend
+from ..bridging import call_activation
+from ..context import RuleInForce
 from ..errors import MultigradError, RuleError
-from ..lowering.backend import load_backend
+from ..in_force.activation import Activation as AnyActivation
 from ..lowering.input_checks import check_float, find_lacking
-from ..rule import Rule, Spec
-from .config import describe_params, describe_rule, read_backend, read_both
+from ..registry import resolve
+from ..rulebook.rule import BoundRule, Rule
+from .base import HoldingLayer
+from .config import describe_params, describe_rule, read_both
 from .params import Params, spread_defaults
-from .structure import fetch_state, keeping_weights, note_models, renew_steps
-from .tracing import (
-    BACKEND,
-    HOST,
-    in_symbolic_scope,
-    is_exporting,
-    is_inference_trace,
-    refuse_scan,
-    refuse_xla,
-    run_forward,
-    run_inference,
-)
+from .steps import fetch_state
+from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
-class Activation(keras.layers.Layer):
+class Activation(HoldingLayer):
     """An activation whose backward is the rule in force.
 
     Example:
@@ -52,30 +45,33 @@ class Activation(keras.layers.Layer):
         ...     keras.layers.Dense(10),
         ... ])
 
-    `rule`, `params` and `backend` may be assigned at any time; the next step follows, on every Keras backend. The numbers
-    among the params are non-trainable Variables: `layer.params["width"].assign(0.5)`, or the callback `Anneal`, changes
-    them without a retrace.
+    `rule`, `params` and `backend` may be assigned at any time; the next step follows, on every
+    Keras backend. The numbers among the params are non-trainable Variables:
+    `layer.params["width"].assign(0.5)`, or the callback `Anneal`, changes them without a retrace.
 
-    A layer without a rule follows `xg.use` around `fit` or `train_on_batch`. A train step that Keras has compiled follows
-    a change on torch and jax; on TensorFlow it raises StaleTraceError until
-    `model.make_train_function(force=True)` or `model.compile(...)` makes a new one.
+    A layer without a rule follows `xg.use` around `fit` or `train_on_batch`. A train step that
+    Keras has compiled follows a change on torch and jax; on TensorFlow it raises StaleTraceError
+    until `model.make_train_function(force=True)` or `model.compile(...)` makes a new one.
 
-    What is exported has the native form, whatever `backend` says. A SavedModel (from TensorFlow and jax) carries the rule, its
-    params as Variables; ONNX, LiteRT and torch's .pt2 hold forward alone: no gradient passes the layer in what is loaded.
+    What is exported has the native form, whatever `backend` says. A SavedModel (from TensorFlow and
+    jax) carries the rule, its params as Variables; ONNX, LiteRT and torch's .pt2 hold forward
+    alone: no gradient passes the layer in what is loaded.
 
-    A random rule draws new numbers in each step. Under `xg.use(..., key=...)` a compiled step repeats the draws with which
-    it was traced.
+    A random rule draws new numbers in each step. Under `xg.use(..., key=...)` a compiled step
+    repeats the draws with which it was traced.
 
     Args:
-        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or Heaviside, in
-            any case.
-        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it the true
-            derivative acts (zero for Heaviside). What is saved of it is its graph, so that a file loads where the rule is
-            unknown; a rule that cannot be captured must be registered to be saved.
+        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
+            Heaviside, in any case.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+            the true derivative acts (zero for Heaviside). What is saved of it is its graph, so that
+            a file loads where the rule is unknown; a rule that cannot be captured must be
+            registered to be saved.
         params: values for the rule's params.
-        backend: the framework that runs forward and backward: "torch", "jax", "tensorflow" or "numpy"; None is Keras's
-            own. Another one is reached by DLPack in eager code and by the host's callbacks in compiled code, so with
-            TensorFlow as host not under `jit_compile=True`.
+        backend: the framework that runs forward and backward: "torch", "jax", "tensorflow" or
+            "numpy"; None is Keras's own. Another one is reached by DLPack in eager code and by the
+            host's callbacks in compiled code, so with TensorFlow as host not under
+            `jit_compile=True`.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
@@ -93,26 +89,23 @@ class Activation(keras.layers.Layer):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.supports_masking = True
-        self._traced_for: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._activation = make_activation(forward, rule, params)
-        self._params = Params(self, self._activation, params or {})
-        self._backend: str | None = None
-        self._backend = self._check_backend(backend, self._activation)
-        self._note_jit()
-        self.seed_generator = None
-        if BACKEND == "jax":
-            # jax has no generator to draw from; as in Dropout, the model's state holds one.
-            self.seed_generator = keras.random.SeedGenerator()
+        activation, found = make_activation(forward, rule, params)
+        self._params = Params(self, params or {}, found, bound_rule_of(activation))
+        self._hold(activation, backend)
 
-    # --- what may be assigned --------------------------------------------------------------------------
+    # --- what may be assigned ---------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "rule":
-            # TensorFlow's tracking would leave out an assignment of the same name, which may have another meaning now.
+            # TensorFlow's tracking would leave out an assignment of the same name, which may have
+            # another meaning now.
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
+
+    @property
+    def _activation(self) -> AnyActivation:
+        return self._held.what
 
     @property
     def forward_name(self) -> str:
@@ -121,127 +114,119 @@ class Activation(keras.layers.Layer):
 
     @property
     def rule(self) -> str | Rule | Callable[..., Any] | None:
-        """The own rule; None where `use` decides. Assign to change it; its params are then its defaults."""
+        """The own rule; None where `use` decides. Assign to change it; its params are then its
+        defaults.
+        """
         return self._activation.rule
 
     @rule.setter
     def rule(self, rule: str | Rule | Callable[..., Any] | None) -> None:
-        activation = make_activation(self.forward_name, rule, None)
-        self._check_backend(self._backend, activation)
-        self._replace(activation, {})
+        self._take(*make_activation(self.forward_name, rule, None), {})
 
     @property
     def params(self) -> Params:
-        """The own rule's params by name, its numbers as Variables. Assign a dict to set them all."""
+        """The own rule's params by name, numbers as Variables. Assign a dict to set them all."""
         return self._params
 
     @params.setter
     def params(self, params: Mapping[str, Any] | None) -> None:
-        activation = make_activation(self.forward_name, self.rule, params)
-        application = activation.application()
-        if application is not None and self._is_same_code(application.spec):
+        activation, found = make_activation(self.forward_name, self.rule, params)
+        bound_rule = bound_rule_of(activation)
+        if bound_rule is not None and self._is_same_code(bound_rule):
             fetch_state(self._traced_for)
-            self._params.assign(params or {}, application.spec)
+            self._params.assign(params or {}, bound_rule)
         else:
-            self._replace(activation, params or {})
+            self._take(activation, found, params or {})
 
-    @property
-    def backend(self) -> str | None:
-        """The framework that runs this layer; None is Keras's own. Assign to change it."""
-        return self._backend
-
-    @backend.setter
-    def backend(self, backend: str | None) -> None:
-        backend = self._check_backend(backend, self._activation)
-        if backend == self._backend:
-            return
-        self._backend = backend
-        self._note_jit()
-        now = self._activation
-        self._supersede(make_activation(now.forward.name, now.rule, now.params))
-        renew_steps(self._traced_for)
-
-    def _replace(self, activation: AnyActivation, params: Mapping[str, Any]) -> None:
+    def _take(
+        self, activation: AnyActivation, found: Rule | None, params: Mapping[str, Any]
+    ) -> None:
         """Take another rule, or params that are part of its code."""
-        fetch_state(self._traced_for)
-        for variable in self._params.variables.values():
-            self._untrack_variable(variable)
-        self._supersede(activation)
-        self._params = Params(self, activation, params)
-        renew_steps(self._traced_for)
+        with self._changing():
+            self._hold(activation, self.backend)
+            fetch_state(self._traced_for)
+            for variable in self._params.variables.values():
+                self._untrack_variable(variable)
+            self._params = Params(self, params, found, bound_rule_of(activation))
 
-    def _supersede(self, activation: AnyActivation) -> None:
-        self._activation.superseded = True
-        self._activation = activation
-
-    def _is_same_code(self, then: Spec) -> bool:
+    def _is_same_code(self, then: BoundRule) -> bool:
         """Return whether a rule differs from the own one in its Variables' values only."""
-        application = self._activation.application()
-        if application is None or application.spec.family.id != then.family.id:
+        now = bound_rule_of(self._activation)
+        if now is None or now.specialization.id != then.specialization.id:
             return False
-        now = application.spec
-        pairs = zip(now.family.runtime, now.values, then.values, strict=True)
+        pairs = zip(now.specialization.runtime, now.values, then.values, strict=True)
         return all(a == b for name, a, b in pairs if name not in self._params.variables)
 
-    def _check_backend(self, name: str | None, activation: AnyActivation) -> str | None:
-        """Return the name of a backend that can run an activation under its own rule."""
-        backend = HOST if name is None else load_backend(name)
-        application = activation.application()
-        if application is not None:
-            rule = application.spec.family.rule
-            try:
-                graph = application.spec.graph()
-            except MultigradError:
-                return name  # it looks at its input, or runs as it is
-            find_lacking(f"rule {rule.name!r}", backend, graph)
-        return name
+    def _check(self, what: AnyActivation, backend: Backend) -> None:
+        bound_rule = bound_rule_of(what)
+        if bound_rule is None:
+            return
+        try:
+            graph = bound_rule.graph()
+        except MultigradError:
+            return  # it looks at its input, or runs as it is
+        find_lacking(bound_rule.specialization.subject, backend, graph)
 
-    def _note_jit(self) -> None:
-        """Tell Keras whether XLA may compile the layer: `jit_compile="auto"` asks."""
-        self.supports_jit = BACKEND != "tensorflow" or self._guest() is None
+    # --- calls ------------------------------------------------------------------------------------
 
-    def _guest(self) -> str | None:
-        """Return the framework to run in, where it is not Keras's own."""
-        return None if self._backend in (None, BACKEND) else self._backend
-
-    # --- calls -----------------------------------------------------------------------------------------
-
-    @keeping_weights
     def call(self, inputs: Tensor) -> Tensor:
         """Return the activation of the inputs."""
-        if in_symbolic_scope():
-            return self._call_symbolically(inputs)
-        note_models(self._traced_for, inputs)
-        guest = self._guest()
-        if guest is not None and not is_exporting(inputs):
-            return call_elsewhere(self, inputs, guest)
-        if BACKEND == "tensorflow" and is_inference_trace():
-            return run_inference(lambda x: run_forward(self._activation.forward, x), inputs)
+        return self._run(inputs)
+
+    def _call_symbolically(self, inputs: Tensor) -> Tensor:
+        """Return the inputs, whose shape and dtype the output has."""
+        bound_rule = bound_rule_of(self._activation)
+        if bound_rule is not None:
+            check_float(inputs, bound_rule.specialization.rule)
+        return inputs
+
+    def _call_here(self, inputs: Tensor) -> Tensor:
+        activation = self._activation
+        if is_inference_trace():
+            return self._infer(inputs, BACKEND)
         values = self._params.runtime()
         if self.seed_generator is not None:
-            application = self._in_force(values)
-            if application is not None:
-                return self._activation.apply_as(inputs, application)
+            in_force = self._in_force(values)
+            if in_force is not None:
+                return activation.apply_as(inputs, in_force)
         elif values:
-            return self._activation.call_with(inputs, values)
-        return self._activation(inputs)
+            return activation.call_with(inputs, values)
+        return activation(inputs)
 
-    def _call_symbolically(self, x: Tensor) -> Tensor:
-        """Return what has the output's shape and dtype; no gradient is taken."""
-        application = self._activation.application()
-        if application is not None:
-            check_float(x, application.spec.family.rule)
-        if self._guest() is not None:
+    @opaque
+    def _call_elsewhere(self, inputs: Tensor) -> Tensor:
+        activation, guest = self._activation, self._held.guest
+        assert guest is not None
+        if HOST.tensors.is_traced(inputs):
             refuse_xla(self)
-        return run_forward(self._activation.forward, x)
+        if is_inference_trace():
+            return self._infer(inputs, guest)
+        in_force = self._in_force(self._params.runtime())
+        activation.tell(HOST)
+        y = call_activation(activation.forward, in_force, inputs, guest)
+        if in_force is not None:
+            activation.tell_drawn(HOST, in_force)
+        return y
+
+    def _infer(self, inputs: Tensor, where: str) -> Tensor:
+        """Return the activation under no rule, in a trace that refuses gradients."""
+        forward = self._activation.forward
+        return run_inference(lambda x: call_activation(forward, None, x, where), inputs)
 
     def _in_force(self, values: tuple[Any, ...]) -> Any:
-        """Return the rule that acts; one without a key draws from the layer's own generator, if it has one."""
+        """Return the rule that acts; one without a key draws from the layer's own generator, if it
+        has one.
+        """
         activation = self._activation
-        application = activation.with_values(values) if values else activation.in_force()
-        if application is None or application.counter is not None or self.seed_generator is None:
-            return application
-        return SeededApplication(application.spec, self.seed_generator)
+        in_force = activation.with_values(values) if values else activation.in_force()
+        if in_force is None or in_force.counter is not None or self.seed_generator is None:
+            return in_force
+        subject = in_force.specialization.subject
+
+        def draw_key() -> Tensor:
+            return HOST.draws.fold_in(self._draw_words(subject), 0)
+
+        return RuleInForce(in_force.bound_rule, Draws(generator=draw_key))
 
     def compute_output_spec(self, inputs: Any) -> Any:
         """Return the inputs' shape and dtype.
@@ -249,52 +234,34 @@ class Activation(keras.layers.Layer):
         Raises:
             GradientError: the dtype is not one that rules compute in.
         """
-        application = self._activation.application()
-        if application is not None:
-            check_float(inputs, application.spec.family.rule)
+        inputs = self._call_symbolically(inputs)
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Return the inputs' shape."""
         return input_shape
 
-    # --- saving ----------------------------------------------------------------------------------------
+    # --- saving -----------------------------------------------------------------------------------
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layer as data.
-
-        Raises:
-            RuleError: the rule cannot be captured, and no name stands for it; register it.
-        """
+    def _describe(self) -> dict[str, Any]:
         try:
-            rule = describe_rule(self.rule, self._params.settled())
+            rule = describe_rule(self.rule, self._params.code())
         except RuleError as error:
             raise RuleError(f"layer {self.name!r}: {error}") from None
         params = describe_params(self._params.to_save())
-        own = {"forward": self.forward_name, "rule": rule, "params": params}
-        return {**super().get_config(), **own, "backend": self._backend}
+        return {"forward": self.forward_name, "rule": rule, "params": params}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Activation:
-        """Return the layer that a config describes.
-
-        Raises:
-            RuleError: its rule was saved by name, and no rule of that name is registered here.
-            FormatError: its rule is malformed.
-
-        A backend that is not installed here is left out, with a warning.
-        """
+    def _read(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             rule, params = read_both(config["rule"], config["params"])
         except MultigradError as error:
-            raise type(error)(f"layer {config.get('name')!r}: {error}") from error
-        backend = read_backend(str(config.get("name")), config.get("backend"))
-        return cls(**{**config, "rule": rule, "params": params, "backend": backend})
+            raise type(error)(f"{layer}: {error}") from error
+        return {"rule": rule, "params": params}
 
     def save_own_variables(self, store: Any) -> None:
         """Save the params by name."""
-        for name, variable in self._params.variables.items():
-            store[name] = keras.ops.convert_to_numpy(variable.value)
+        self._params.save(store)
 
     def load_own_variables(self, store: Any) -> None:
         """Load the params by name.
@@ -304,11 +271,13 @@ class Activation(keras.layers.Layer):
         """
         names = list(store.keys())
         if not names:
-            return  # saved without a rule, or with an object that stands in several layers: Keras saves it with the first
+            # Saved without a rule, or with an object that stands in several layers: Keras saves it
+            # with the first.
+            return
         if sorted(names) != sorted(self._params.variables):
             raise RuleError(
-                f"layer {self.name!r} has the params {sorted(self._params.variables)}, the file has {sorted(names)}: "
-                f"it was saved with another rule. Assign layer.rule first"
+                f"layer {self.name!r} has the params {sorted(self._params.variables)}, the file "
+                f"has {sorted(names)}: it was saved with another rule. Assign layer.rule first"
             )
         for name in names:
             self._params.variables[name].assign(store[name])
@@ -316,7 +285,9 @@ class Activation(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="multigrad")
 class ActivationFunction(Activation):
-    """What `activation` returns: an `Activation` that takes its tensor in the dtype of the layer that holds it."""
+    """What `activation` returns: an `Activation` that takes its tensor in the dtype of the layer
+    that holds it.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -333,52 +304,29 @@ def activation(
     """Return an activation for `Dense(activation=...)` and everything else in Keras that takes one.
 
     Example:
-        >>> keras.layers.Dense(64, activation=multigrad.keras.activation("Heaviside", rule="triangular"))
+        >>> keras.layers.Dense(64, activation=multigrad.keras.activation("Heaviside",
+        rule="triangular"))
 
-    Args, errors: as for `Activation`. What is assigned to it (`layer.activation.rule = ...`) acts as there.
+    Args, errors: as for `Activation`. What is assigned to it (`layer.activation.rule = ...`) acts
+    as there.
     """
     return ActivationFunction(forward, rule, params, backend, **options)
 
 
-def make_activation(forward: str, rule: Any, params: Mapping[str, Any] | None) -> AnyActivation:
-    """Return the core's activation; what the parts of a composed rule agree on is a param of the whole."""
+def make_activation(
+    forward: str, rule: Any, params: Mapping[str, Any] | None
+) -> tuple[AnyActivation, Rule | None]:
+    """Return the core's activation, and the rule that is its own one now.
+
+    What the parts of a composed rule agree on is a param of the whole.
+    """
     if rule is None:
-        return AnyActivation(forward, rule, params)
-    return AnyActivation(forward, rule, {**spread_defaults(rule), **(params or {})})
+        return AnyActivation(forward, rule, params), None
+    found = resolve(rule)
+    return AnyActivation(forward, rule, {**spread_defaults(found), **(params or {})}), found
 
 
-def run_elsewhere(layer: Activation, x: Tensor, guest: str) -> Tensor:
-    """Return a layer's activation of x, run in another framework."""
-    from .. import bridging
-
-    if HOST.is_traced(x):
-        refuse_xla(layer)
-    forward = layer._activation.forward
-    if BACKEND == "tensorflow" and is_inference_trace():
-        return run_inference(lambda x: bridging.call_activation(forward, None, x, guest), x)
-    application: Application | None = layer._in_force(layer._params.runtime())
-    layer._activation.tell(HOST)
-    y = bridging.call_activation(forward, application, x, guest)
-    if application is not None:
-        layer._activation.tell_drawn(HOST, application)
-    return y
-
-
-call_elsewhere = run_elsewhere if HOST.opaque is None else HOST.opaque(run_elsewhere)
-
-
-class SeededApplication:
-    """A rule in force whose key comes from a Keras generator, asked only if the rule draws."""
-
-    __slots__ = ("counter", "generator", "spec")
-
-    def __init__(self, spec: Spec, generator: Any) -> None:
-        self.spec = spec
-        self.generator = generator
-        self.counter = itertools.count()
-
-    @property
-    def key(self) -> Tensor:
-        """The generator's next state: two words, known at run time."""
-        refuse_scan(f"rule {self.spec.family.rule.name!r}")
-        return self.generator.next().astype("uint32")
+def bound_rule_of(activation: AnyActivation) -> BoundRule | None:
+    """Return an activation's own rule with its params; None where `use` decides."""
+    in_force = activation.own_in_force()
+    return None if in_force is None else in_force.bound_rule

@@ -1,8 +1,8 @@
 """`multigrad.keras.apply_to_gradients`: an optimizer whose steps see the gradients after a rule.
 
-The optimizer wraps another one, in the manner of Keras's `LossScaleOptimizer`: overriding `apply` is the one place
-that the train steps of all three Keras backends pass. What belongs to the steps (rates, counts, clipping, averages)
-stays with the inner optimizer.
+The optimizer wraps another one, in the manner of Keras's `LossScaleOptimizer`: overriding `apply`
+is the one place that the train steps of all three Keras backends pass. What belongs to the steps
+(rates, counts, clipping, averages) stays with the inner optimizer.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -10,28 +10,24 @@ stays with the inner optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from ..backend.discovery import backend_of
 from ..context import normalize_key
-from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
-from ..gradients import GradientRule
-from ..lowering.backend import backend_of
-from ..lowering.entries import apply_rule
-from ..rule import Rule
+from ..errors import RuleTypeError, RuleValueError
+from ..in_force.gradients import GradientRule
+from ..registry import resolve
+from ..rulebook.bare import apply_rule
+from ..rulebook.rule import Rule
 from .config import describe_params, describe_rule, read_both
-from .params import spread_defaults
-from .tracing import HOST
+from .params import RuleParams, read_value, spread_defaults
+from .tracing import opaque
 
 Tensor = Any
-
-
-def _opaque(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile out of a function: it would follow it into the lookup of a rule's code."""
-    return function if HOST.opaque is None else HOST.opaque(function)
 
 
 def apply_to_gradients(
@@ -43,24 +39,26 @@ def apply_to_gradients(
 ) -> Any:
     """Return an optimizer whose steps see each gradient after the rule, with `tin=None`.
 
-    The rule comes before the optimizer's own clipping, weight decay, averaging and gradient accumulation. Applied
-    twice, the rule given last acts first. Given a LossScaleOptimizer, the rule sees the unscaled gradients.
+    The rule comes before the optimizer's own clipping, weight decay, averaging and gradient
+    accumulation. Applied twice, the rule given last acts first. Given a LossScaleOptimizer, the
+    rule sees the unscaled gradients.
 
     Example:
         >>> optimizer = apply_to_gradients(keras.optimizers.Adam(), "clip_norm", {"max_norm": 1.0})
         >>> model.compile(optimizer, "mse")
-        >>> optimizer.params["max_norm"].assign(0.5)  # between fits, without a retrace; Anneal does it within one
+        >>> optimizer.params["max_norm"].assign(0.5)  # between fits, without a retrace; Anneal does
+        it within one
 
     Args:
         optimizer: a Keras optimizer that has not been built, or the name of one.
         rule: a name, a Rule or a function.
         params: values for the rule's params; numbers become variables of the optimizer.
-        key: the key of random rules; drawn like Keras's seeds where there is none. Step s, whose n-th gradient is
-            meant, draws from `fold_in(fold_in(key, s), n)`.
+        key: the key of random rules; drawn like Keras's seeds where there is none. Step s, whose
+            n-th gradient is meant, draws from `fold_in(fold_in(key, s), n)`.
 
     Raises:
-        RuleError: the rule or a param is unknown, or the optimizer is none (also a TypeError) or is built already
-            (also a ValueError).
+        RuleError: the rule or a param is unknown, or the optimizer is none (also a TypeError) or is
+            built already (also a ValueError).
     """
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
@@ -74,7 +72,7 @@ def apply_to_gradients(
 
 
 class _OfInner:
-    """An attribute that is the inner optimizer's; what Keras sets before there is one is dropped."""
+    """An attribute of the inner optimizer; what Keras sets before there is one is dropped."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -88,44 +86,12 @@ class _OfInner:
             setattr(inner, self.name, value)
 
 
-class RuleParams(Mapping[str, Any]):
-    """The params of an optimizer's rule by name.
-
-    Attributes:
-        variables: those that are numbers.
-        settled: the others, as they are.
-    """
-
-    def __init__(self, variables: dict[str, Any], settled: dict[str, Any]) -> None:
-        self.variables = variables
-        self.settled = settled
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self.variables:
-            return self.variables[name]
-        if name in self.settled:
-            return self.settled[name]
-        raise RuleError(
-            f"the optimizer's rule has no param {name!r}{suggest(name, list(self))} "
-            f"(params: {', '.join(self) or 'none'})"
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self.variables, *self.settled))
-
-    def __len__(self) -> int:
-        return len(self.variables) + len(self.settled)
-
-    def __repr__(self) -> str:
-        return repr({**self.variables, **self.settled})
-
-
 @keras.saving.register_keras_serializable(package="multigrad")
 class RuledOptimizer(keras.optimizers.Optimizer):
     """An optimizer that hands the gradients to another one after a rule; see `apply_to_gradients`.
 
-    Gradients of an embedding, which TensorFlow gives as slices, become dense. Under a distribution strategy the rule
-    acts on each replica's gradients, as clipping does.
+    Gradients of an embedding, which TensorFlow gives as slices, become dense. Under a distribution
+    strategy the rule acts on each replica's gradients, as clipping does.
     """
 
     weight_decay = _OfInner()
@@ -153,7 +119,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         _check_fresh(inner_optimizer)
         given = {name: _plain(value) for name, value in (params or {}).items()}
-        defaults = {} if rule is None else spread_defaults(rule)
+        defaults = {} if rule is None else spread_defaults(resolve(rule))
         found = GradientRule(rule, {**defaults, **given})
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
@@ -170,6 +136,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         else:
             self._key = None if found.draws is False else _draw_key()
         self._params = RuleParams(
+            "the optimizer's rule",
             {name: self._add_number(name, number) for name, number in found.numbers.items()},
             {name: value for name, value in found.params.items() if name not in found.numbers},
         )
@@ -185,13 +152,14 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     @property
     def params(self) -> RuleParams:
-        """The rule's params: numbers as variables, to be assigned; others as they are, which are fixed."""
+        """The rule's params: numbers as variables, to be assigned; others, which are fixed."""
         return self._params
 
     @property
     def variables(self) -> list[Any]:
         """The rule's numbers, then the inner optimizer's variables."""
-        # Not those that Keras makes for the rate and count of any optimizer: here they are the inner one's.
+        # Not those that Keras makes for the rate and count of any optimizer: here they are the
+        # inner one's.
         return [*self._params.variables.values(), *self.inner_optimizer.variables]
 
     @property
@@ -240,14 +208,14 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             grads[i] = grad
         return grads
 
-    @_opaque
+    @opaque
     def _apply_rule(self, grads: list[Tensor]) -> list[Tensor]:
         if not grads:
             return grads
-        numbers = {name: _read(variable) for name, variable in self._params.variables.items()}
+        numbers = {name: read_value(_as_tensor(v)) for name, v in self._params.variables.items()}
         count = None if self._key is None else _as_tensor(self._iterations)
-        application = self._found.at_step(numbers, self._key, count)
-        return [apply_rule(application, None, grad, None) for grad in grads]
+        in_force = self._found.at_step(numbers, self._key, count)
+        return [apply_rule(in_force, None, grad, None) for grad in grads]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Let the inner optimizer set the model's final values."""
@@ -265,9 +233,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.set_weights(weights[len(numbers) :])
 
     def save_own_variables(self, store: Any) -> None:
-        """Store the rule's numbers; Keras stores the inner optimizer, which is an attribute, by itself."""
-        for name, variable in self._params.variables.items():
-            store[name] = keras.ops.convert_to_numpy(variable)
+        """Store the rule's numbers; Keras stores the inner optimizer, an attribute, by itself."""
+        self._params.save(store)
 
     def load_own_variables(self, store: Any) -> None:
         """Load the rule's numbers."""
@@ -310,13 +277,13 @@ def _check_fresh(optimizer: Any) -> None:
     """Refuse what is no optimizer, and one that has variables for some model already."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise RuleTypeError(
-            f"apply_to_gradients takes a Keras optimizer, got {type(optimizer).__name__} {optimizer!r:.60}; "
-            f"write apply_to_gradients(keras.optimizers.SGD(0.01), 'clip_norm')"
+            f"apply_to_gradients takes a Keras optimizer, got {type(optimizer).__name__} "
+            f"{optimizer!r:.60}; write apply_to_gradients(keras.optimizers.SGD(0.01), 'clip_norm')"
         )
     if optimizer.built:
         raise RuleValueError(
             f"optimizer {optimizer.name!r} is built already, for the variables of a model; call "
-            f"apply_to_gradients on a new one: type(optimizer).from_config(optimizer.get_config())"
+            "apply_to_gradients on a new one: type(optimizer).from_config(optimizer.get_config())"
         )
 
 
@@ -332,23 +299,17 @@ def _as_tensor(variable: Any) -> Tensor:
     return keras.ops.cast(variable, variable.dtype)
 
 
-def _read(variable: Any) -> Any:
-    """Return a variable's value as a tensor, or as a number where that is faster."""
-    value = _as_tensor(variable)
-    return value if HOST.read_number is None else HOST.read_number(value)
-
-
 def _read_key(key: Any) -> tuple[int, int]:
     """Return a user's key as two ints, which a config can hold."""
     words = normalize_key(key)
     if not isinstance(words, tuple):
-        words = backend_of(words).to_numpy(words)
+        words = backend_of(words).tensors.to_numpy(words)
     first, second = words
     return int(first), int(second)
 
 
 def _draw_key() -> tuple[int, int]:
-    """Draw a key as Keras draws the seeds of its generators, so that `set_random_seed` makes it repeat."""
+    """Draw a key as Keras draws its generators' seeds, so that `set_random_seed` repeats it."""
     words = np.asarray(keras.ops.convert_to_numpy(keras.random.SeedGenerator().state))
     return 0, int(words[0])
 

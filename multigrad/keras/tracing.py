@@ -10,7 +10,6 @@ may go stale.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,25 +18,32 @@ import keras
 # Keras (3.15) has no public name for it.
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from ..activation import plain
+from ..backend.contract import Backend
+from ..backend.discovery import load_backend
 from ..errors import GradientError, StaleTraceError, UnsupportedOp
-from ..forwards import Forward
-from ..lowering.backend import Backend, backend_of, load_backend
+from .stack import is_within, running
 
 Tensor = Any
 __all__ = [
-    "BACKEND", "HOST", "in_symbolic_scope", "is_exporting", "is_inference_trace", "refuse_scan", "refuse_xla", "run_forward",
+    "BACKEND",
+    "HOST",
+    "in_symbolic_scope",
+    "is_exporting",
+    "is_inference_trace",
+    "opaque",
+    "refuse_scan",
+    "refuse_xla",
     "run_inference",
-]  # fmt: skip
+]
 BACKEND: str = keras.config.backend()  # Keras fixes it when it is imported
 HOST: Backend = load_backend(BACKEND)
 EXPORTERS = ("keras.src.export", "tensorflow.python.saved_model")
 INFERENCE_STEPS = ("test_step", "predict_step")
 
 
-def run_forward(forward: Forward, x: Tensor) -> Tensor:
-    """Return the activation of x, with the framework's own derivative."""
-    return plain(forward, backend_of(x))(x)
+def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep torch.compile out of a function, which it cannot follow."""
+    return function if HOST.compiler.opaque is None else HOST.compiler.opaque(function)
 
 
 def is_inference_trace() -> bool:
@@ -46,11 +52,14 @@ def is_inference_trace() -> bool:
     Its trace would be bound to the rule in force although no gradient is taken. jax and torch
     retrace by themselves.
     """
+    if BACKEND != "tensorflow":
+        return False
     import tensorflow as tf
 
     if tf.executing_eagerly() or is_tape_active():
         return False
-    return is_inside_step(INFERENCE_STEPS)
+    # No argument would tell: `training=False` is also what users pass in functions of their own.
+    return any(frame.f_code.co_name in INFERENCE_STEPS for _, frame in running(*INFERENCE_STEPS))
 
 
 def is_tape_active() -> bool:
@@ -60,34 +69,16 @@ def is_tape_active() -> bool:
     return record.could_possibly_record()
 
 
-def is_inside_step(names: tuple[str, ...]) -> bool:
-    """Return whether a method of a model of one of these names is running."""
-    # No argument would tell: `training=False` is also what users pass in functions of their own.
-    frame = sys._getframe(1)
-    while frame is not None:
-        is_step = frame.f_code.co_name in names
-        if is_step and isinstance(frame.f_locals.get("self"), keras.Model):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def is_exporting(x: Tensor) -> bool:
     """Return whether a model is being exported: what is written must run where multigrad is not."""
-    if HOST.is_exporting is not None:
-        return HOST.is_exporting()
-    if not HOST.is_traced(x):
-        return False
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(EXPORTERS):
-            return True
-        frame = frame.f_back
-    return False
+    if HOST.compiler.is_exporting is not None:
+        return HOST.compiler.is_exporting()
+    return HOST.tensors.is_traced(x) and is_within(EXPORTERS)
 
 
 def refuse_xla(layer: Any) -> None:
-    """Raise where a model that is being built asks XLA to compile a layer that runs in another framework.
+    """Raise where a model that is being built asks XLA to compile a layer that runs in another
+    framework.
 
     Keras (3.15) itself would warn, and compile nothing in the whole model.
 
@@ -96,41 +87,33 @@ def refuse_xla(layer: Any) -> None:
     """
     if layer.supports_jit:
         return
-    frame = sys._getframe(1)
-    while frame is not None:
-        model = frame.f_locals.get("self")
-        if isinstance(model, keras.Model) and asks_for_xla(model):
-            raise UnsupportedOp(
-                f"layer {layer.name!r} runs in {layer.backend!r}, which TensorFlow's XLA cannot call: compile the "
-                f"model with jit_compile=False (or 'auto'), or give the layer backend=None"
-            )
-        frame = frame.f_back
+    if any(asks_for_xla(model) for model, _ in running()):
+        raise UnsupportedOp(
+            f"layer {layer.name!r} runs in {layer.backend!r}, which TensorFlow's XLA cannot call: "
+            "compile the model with jit_compile=False (or 'auto'), or give the layer backend=None"
+        )
 
 
 def asks_for_xla(model: Any) -> bool:
     """Return whether a model was compiled with `jit_compile=True`."""
-    # What `compile` was given: `model.jit_compile` is what became of it, and `get_compile_config` reads all Variables.
+    # What `compile` was given: `model.jit_compile` is what became of it, and `get_compile_config`
+    # reads all Variables.
     compiled = getattr(model, "_compile_config", None)
     return compiled is not None and compiled.config.get("jit_compile") is True
 
 
 def refuse_scan(what: str) -> None:
-    """Raise where a recurrent layer scans on jax: a draw would take the generator's state out of the loop.
+    """Raise where a recurrent layer scans on jax: a draw would take the generator's state out of
+    the loop.
 
     Raises:
         GradientError: it does.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
-        if (
-            frame.f_code.co_name == "_step"
-            and frame.f_globals.get("__name__") == "keras.src.backend.jax.rnn"
-        ):
-            raise GradientError(
-                f"{what} draws random numbers in a recurrent layer, whose steps jax runs as a loop in which no "
-                f"generator can go on: give the recurrent layer unroll=True"
-            )
-        frame = frame.f_back
+    if is_within("keras.src.backend.jax.rnn", "_step"):
+        raise GradientError(
+            f"{what} draws random numbers in a recurrent layer, whose steps jax runs as a loop in "
+            "which no generator can go on: give the recurrent layer unroll=True"
+        )
 
 
 def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

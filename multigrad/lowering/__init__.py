@@ -1,1 +1,4 @@
-"""Lowering: from graphs to straight-line framework code."""
+"""Lowering: from graphs to straight-line framework code.
+
+May import the rooms up to `documents`; docs/architecture.md has their order.
+"""

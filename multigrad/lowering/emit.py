@@ -1,84 +1,62 @@
 """Emission: a graph becomes straight-line Python source over a backend's functions.
 
-A node used once is nested into its user's expression: a named temporary stays alive to the end of the function and
-costs up to 8.6 times (NumPy, 1e6 elements) in fresh memory. The source is compiled once and registered in
-`linecache`, so that a traceback shows it.
+A node used once is nested into its user's expression: a named temporary stays alive to the end of
+the function and costs up to 8.6 times (NumPy, 1e6 elements) in fresh memory. The source is compiled
+once and registered in `linecache`, so that a traceback shows it.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import keyword
 import linecache
 import math
 import re
-from collections.abc import Callable
+import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .. import ops
+from ..backend.contract import Backend
+from ..backend.emitted import Body, Prepared
+from ..backend.fast import disabled
 from ..errors import UnsupportedOp
-from ..ir import ops
-from ..ir.constants import ArrayValue
+from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node, count_uses
-from ..ir.op import OWNING
-from ..ir.passes import is_elementwise
-from ..ir.scalars import scalar_function, symbol_function
 from ..ir.types import BOOL, UNKNOWN, T
-from .patterns import apply_patterns, enabled
-from .prepare import Prepared, find_static
+from ..ops.results import OWNING
+from ..passes.scalars import scalar_function, symbol_function
+from ..passes.simplify import is_elementwise
+from .patterns import apply_patterns
+from .prepare import find_static
 
-if TYPE_CHECKING:
-    from .backend import Backend
-
-# Binding strength of infix symbols, weakest first; comparisons do not chain, so they get parentheses.
+# Binding strength of infix symbols, weakest first; comparisons do not chain, so they get
+# parentheses.
 PRECEDENCE = {"|": 2, "^": 3, "&": 4, "+": 5, "-": 5, "*": 6, "/": 6}
 COMPARISON, UNARY, ATOM = 1, 7, 9
-# What Python computes on floats without ever raising, and tensors as well.
-PLAIN_SCALARS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG)
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Straight-line code: `lines`, then the expressions `results`.
-
-    `parameters` are the graph's inputs, `reads` those among them that the code mentions. `elementwise`: each
-    element of a result depends on that element of the inputs alone.
-    """
-
-    parameters: tuple[str, ...]
-    lines: tuple[str, ...]
-    results: tuple[str, ...]
-    reads: frozenset[str]
-    elementwise: bool
-
-    @property
-    def result(self) -> str:
-        """The only result, or all of them as a tuple's inside."""
-        return ", ".join(self.results)
-
-    def indented(self, spaces: int) -> str:
-        """Return the lines, each ended, indented for a template."""
-        return "".join(f"{' ' * spaces}{line}\n" for line in self.lines)
 
 
 @dataclass(slots=True)
 class Emission:
     """What is being emitted for one backend: the names bound so far.
 
-    `dtype` is what T stands for, where that is fixed.
+    `dtype` is what T stands for, where that is fixed; `off` are the fast rows that are turned off.
     """
 
     backend: Backend
     rule: str
     dtype: str | None = None
+    off: frozenset[str] = field(default_factory=disabled)
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     serials: dict[str, itertools.count[int]] = field(default_factory=dict)
 
     def bind(self, name: str, value: Any) -> str:
         """Return a name under which `value` is bound in the emitted module."""
-        for candidate in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1))):
+        for i in itertools.count():
+            candidate = f"{name}_{i}" if i else name
             if keyword.iskeyword(candidate) or candidate in self.taken:
                 continue
             if candidate not in self.namespace or self.namespace[candidate] is value:
@@ -92,12 +70,12 @@ def emit_body(
 ) -> Body:
     """Emit the code of a graph.
 
-    `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what depends on the
-    params alone.
+    `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what
+    depends on the params alone.
     """
     elementwise = is_elementwise(graph)
     if fast:
-        graph = apply_patterns(graph, emission.backend.fast.patterns)
+        graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
     return _Writer(graph, emission, fast, prepared).write(elementwise)
 
 
@@ -110,32 +88,33 @@ class _Writer:
         self.graph = graph
         self.emission = emission
         self.backend = emission.backend
-        overwrites = fast and enabled(f"{self.backend.name}.in_place")
-        self.in_place = self.backend.fast.in_place if overwrites else {}
+        overwrites = fast and f"{self.backend.name}.in_place" not in emission.off
+        self.in_place = self.backend.kernels.fast.in_place if overwrites else {}
         self.prepared = prepared
-        self.static = set() if prepared is None else find_static(graph.nodes())
+        self.static = set() if prepared is None else find_static(graph.nodes)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
-        self.done: dict[Node, tuple[str, int, int]] = {}  # text, precedence, depth
-        self.parameters = tuple(node.attr("name") for node in graph.inputs)
+        # Text, precedence, depth.
+        self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
+        self.parameters = tuple([name for name, _, _ in self.done.values()])
         emission.taken.update(self.parameters)
-        self.like = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
+        floats = [name for node, (name, _, _) in self.done.items() if node.type.dtype == T]
+        self.like = floats[0] if floats else None
 
     def write(self, elementwise: bool) -> Body:
-        for node in self.graph.nodes():
-            self.done[node] = self.express(node)
-        results = tuple(self.done[node][0] for node in self.graph.outputs)
-        reads = {n.attr("name") for n in self.graph.nodes() if n.op is ops.INPUT}
-        return Body(self.parameters, tuple(self.lines), results, frozenset(reads), elementwise)
+        for node in self.graph.nodes:
+            if node.op is not ops.INPUT:
+                self.done[node] = self.express(node)
+        results = tuple([self.done[node][0] for node in self.graph.outputs])
+        reads = frozenset([self.done[n][0] for n in self.graph.nodes if n.op is ops.INPUT])
+        return Body(self.parameters, tuple(self.lines), results, reads, elementwise)
 
     def express(self, node: Node) -> tuple[str, int, int]:
         """Return the expression of a node whose operands are done, named where it is used twice."""
-        if node.op is ops.INPUT:
-            return node.attr("name"), ATOM, 0
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
         text, strength = self.call(node)
-        depth = 1 + max((self.done[o][2] for o in node.operands), default=0)
+        depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
         if self.uses[node] > 1 or depth > DEEPEST:
             name = self.fresh()
             lines = self.prepared.lines if self.prepared and node in self.static else self.lines
@@ -161,18 +140,21 @@ class _Writer:
         return repr(value), (UNARY if repr(value).startswith("-") else ATOM), 0
 
     def call(self, node: Node) -> tuple[str, int]:
-        if node.type.kind == "scalar" and node.op in PLAIN_SCALARS:
+        if node.type.kind == "scalar" and node.op.plain:
             return self.infix(node.op.symbol or "", [self.text(node, o) for o in node.operands])
-        own = node.op in (ops.DIM, ops.SIZE) or node.op in self.backend.fast.kernels
+        own = node.op in (ops.DIM, ops.SIZE) or node.op in self.backend.kernels.fast.kernels
         if node.type.kind == "scalar" and not own:
             native = (
-                self.backend.ops.get(node.op) or symbol_function(node.op) or self.native(node.op)
+                self.backend.kernels.rows.get(node.op)
+                or symbol_function(node.op)
+                or self.native(node.op)
             )
             name = self.emission.bind(f"scalar_{node.op.name}", scalar_function(node.op, native))
             arguments = [self.text(node, o)[0] for o in node.operands]
             arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
             return f"{name}({', '.join(arguments)})", ATOM
-        faster = self.overwriting(node) or self.scalar_form(node)
+        faster = self.overwriting(node) if node.op in self.in_place else None
+        faster = faster or self.scalar_form(node)
         if faster is not None:
             return faster, ATOM
         native = self.native(node.op)
@@ -188,7 +170,7 @@ class _Writer:
         """Return the call of a kernel that writes over an operand which nobody else holds."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
             return None  # no number, which their kernels do not take
-        for position, kernel in enumerate(self.in_place.get(node.op, ())):
+        for position, kernel in enumerate(self.in_place[node.op]):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
                 others = (*node.operands[:position], *node.operands[position + 1 :])
@@ -205,15 +187,15 @@ class _Writer:
             return False
         if node.op is ops.CAST:  # to the own dtype it gives its operand back
             return node.operands[0].type.dtype == BOOL != node.type.dtype
-        return node.op.result in OWNING or node.op in self.backend.fast.kernels
+        return node.op.result in OWNING or node.op in self.backend.kernels.fast.kernels
 
     def scalar_form(self, node: Node) -> str | None:
         """Return the call of a kernel made for a tensor and a scalar, where the backend has one."""
         if len(node.operands) != 2:
             return None
         for table, (tensor, scalar) in (
-            (self.backend.scalar_right, node.operands),
-            (self.backend.scalar_left, node.operands[::-1]),
+            (self.backend.kernels.scalar_right, node.operands),
+            (self.backend.kernels.scalar_left, node.operands[::-1]),
         ):
             kernel = table.get(node.op)
             if kernel and tensor.type.kind == "tensor" and scalar.type.kind == "scalar":
@@ -227,42 +209,52 @@ class _Writer:
         Raises:
             UnsupportedOp: the backend lists it as missing, with its reason.
         """
-        native = self.backend.ops.get(op, INFIX if op.symbol else None)
-        native = self.backend.fast.kernels.get(op, native)
+        native = self.backend.kernels.rows.get(op, INFIX if op.symbol else None)
+        native = self.backend.kernels.fast.kernels.get(op, native)
         if native is None:
-            reason = self.backend.unsupported.get(op, "it has no row for it")
+            reason = self.backend.kernels.unsupported.get(op, "it has no row for it")
             where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
             raise UnsupportedOp(
-                f"rule {self.emission.rule!r}{where} uses {op.name}, "
-                f"which {self.backend.name} lacks: {reason}"
+                f"rule {self.emission.rule!r}{where} uses {op.name}, which {self.backend.name} "
+                f"lacks: {reason}"
             )
         return native
 
     def text(self, user: Node, operand: Node) -> tuple[str, int]:
-        """Return an operand's text; what depends on the params alone is prepared."""
+        """Return a scalar's text; what depends on the params alone is prepared."""
         text, strength, _ = self.done[operand]
         if self.prepared is None or operand not in self.static or user in self.static:
             return text, strength
-        positions = self.backend.fast.constants.get(user.op, ())
-        # What is prepared has the input's dtype, which would be another beside integers.
-        alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
-        wraps = user.type.kind == "tensor" and alike and user.operands.index(operand) in positions
+        wraps = self.wraps(user, operand)
         if operand.op is ops.CONST and not wraps:
             return text, strength
         return self.prepared.name(operand, text, wraps, self.fresh), ATOM
 
+    def wraps(self, user: Node, operand: Node) -> bool:
+        """Return whether a number is prepared as a tensor."""
+        if self.prepared is None or operand not in self.static or user.type.kind != "tensor":
+            return False
+        positions = self.backend.kernels.fast.constants.get(user.op, ())
+        # What is prepared has the input's dtype, which would be another beside integers.
+        alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
+        return alike and user.operands.index(operand) in positions
+
     def operand(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return an operand's text; a weak scalar that meets a tensor takes its dtype."""
+        if operand.type.kind != "scalar":
+            return self.done[operand][:2]
         text, strength = self.text(user, operand)
-        if operand.type.kind != "scalar" or self.backend.weak is None:
+        if self.backend.tensors.weak is None:
+            return text, strength
+        if self.wraps(user, operand):
             return text, strength
         if user.op.coerce in ("raw", "bool") or (
             user.op is ops.WHERE and operand.type.dtype == BOOL
         ):
             return text, strength
-        if operand.op is ops.CONST and not self.backend.weak_literals:
+        if operand.op is ops.CONST and not self.backend.tensors.weak_literals and text != "-0.0":
             return text, strength
-        weak = self.emission.bind("weak", self.backend.weak)
+        weak = self.emission.bind("weak", self.backend.tensors.weak)
         dtypes = [o.type.dtype for o in user.operands if o.type.kind == "tensor"]
         dtype = next((d for d in dtypes if d != BOOL), T)
         return f"{weak}({text}, {self.attribute('dtype', dtype)})", ATOM
@@ -285,7 +277,7 @@ class _Writer:
                 return f"{self.like}.dtype"
             if value == T and self.emission.dtype is not None:
                 value = self.emission.dtype
-            return self.emission.bind(f"dtype_{value}", self.backend.dtype(value))
+            return self.emission.bind(f"dtype_{value}", self.backend.tensors.dtype(value))
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)
         return self.literal(value)[0] if isinstance(value, float) else repr(value)
@@ -300,7 +292,9 @@ INFIX: Any = _Infix()
 
 
 def _word(op: ops.Op) -> str:
-    """Return an op's name in emitted code; a backend's own kernels are called "<backend>.<name>"."""
+    """Return an op's name in emitted code; a backend's own kernels are called
+    "<backend>.<name>".
+    """
     return op.name.rpartition(".")[2]
 
 
@@ -321,18 +315,23 @@ class _Source:
     """What emitted code holds to have its source shown in tracebacks for as long as it lives."""
 
     def __init__(self, filename: str, source: str) -> None:
-        self.filename = filename
-        lines = source.splitlines(keepends=True)
+        lines = _Lines(source.splitlines(keepends=True))
+        # No line of Python runs when it dies: an interrupt met there would be printed and lost.
+        lines.owner = weakref.ref(self, functools.partial(linecache.cache.pop, filename))
         linecache.cache[filename] = (len(source), None, lines, filename)
 
-    def __del__(self, forget: Callable[..., Any] = linecache.cache.pop) -> None:
-        forget(self.filename, None)
+
+class _Lines(list[str]):
+    """The lines of a source; they keep what forgets them alive."""
+
+    owner: weakref.ref[_Source]
 
 
 def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Execute emitted source once, visible to tracebacks, and return its namespace."""
     filename = f"<multigrad rule {name} {next(_serial)}>"
-    # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not code.
+    # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not
+    # code.
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102
     namespace["__source__"] = _Source(filename, source)
     return namespace

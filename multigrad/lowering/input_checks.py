@@ -1,22 +1,22 @@
-"""Bad input: what a call is checked for before a rule runs; each error says what was given and what to type.
+"""Bad input: what a call is checked for before a rule runs; each error says what was given and what
+to type.
 
-Another framework's tensors, another device, a dtype that rules do not compute in, and ops that a backend lacks for a
-dtype.
+Another framework's tensors, another device, a dtype that rules do not compute in, and ops that a
+backend lacks for a dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of
 from ..errors import GradientError, MultigradError, UnsupportedOp
+from ..ground.written import WrittenRule
 from ..ir.graph import Graph, Location
-from ..ir.record import dtype_name
 from ..ir.types import FLOATS, T
-from .backend import Backend, backend_of
-
-if TYPE_CHECKING:
-    from ..rule import Family, Rule
+from ..tracing.trace import dtype_name
 
 Tensor = Any
 
@@ -28,19 +28,19 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
         UnsupportedOp: it lacks an op for a dtype that a rule itself chose.
     """
     lacking: dict[str, str] = {}
-    if not any(isinstance(reason, Mapping) for reason in backend.unsupported.values()):
+    if not any(isinstance(reason, Mapping) for reason in backend.kernels.unsupported.values()):
         return lacking
     for graph in graphs:
-        for node in graph.nodes():
-            reasons = backend.unsupported.get(node.op, "")
+        for node in graph.nodes:
+            reasons = backend.kernels.unsupported.get(node.op, "")
             if not isinstance(reasons, Mapping):
                 continue
             at = f" ({graph.locations[node]})" if node in graph.locations else ""
             own = next((o.type for o in node.operands if o.type.kind == "tensor"), node.type).dtype
             for dtype, reason in reasons.items():
                 message = (
-                    f"{whose}{at} uses {node.op.name}, which {backend.name} lacks "
-                    f"for {dtype}: {reason}. Cast to another float dtype before it and back after it"
+                    f"{whose}{at} uses {node.op.name}, which {backend.name} lacks for {dtype}: "
+                    f"{reason}. Cast to another float dtype before it and back after it"
                 )
                 if own == dtype:
                     raise UnsupportedOp(message)
@@ -63,24 +63,26 @@ def dtype_check(lacking: Mapping[str, str]) -> Callable[[Tensor], None]:
     return check_dtype
 
 
-def check_values(family: Family, backend: Backend, x: Tensor, values: tuple[Any, ...]) -> None:
-    """Check that the run-time params can meet a tensor.
+def check_values(
+    subject: str, names: Sequence[str], backend: Backend, x: Tensor, values: Sequence[Any]
+) -> None:
+    """Check that run-time params can meet a tensor; `subject` is whose they are.
 
     Raises:
         MultigradError: one is a tensor of another framework, or on another device.
     """
-    for name, value in zip(family.runtime, values, strict=True):
+    for name, value in zip(names, values, strict=True):
         if isinstance(value, bool | int | float):
             continue
         owner = backend_of(value)
         if owner is not backend:
             raise MultigradError(
-                f"rule {family.rule.name!r} got param {name!r} as a tensor of {owner.name} for a "
-                f"tensor of {backend.name}; pass float({name})"
+                f"{subject} got param {name!r} as a tensor of {owner.name} for a tensor of "
+                f"{backend.name}; pass float({name})"
             )
         device = find_device(value)
         if device is not None and device.type != "cpu" and device != find_device(x):
-            raise two_devices(family, f"param {name!r}", value, "the input", x)
+            raise two_devices(subject, f"param {name!r}", value, "the input", x)
 
 
 def find_device(x: Tensor) -> Any:
@@ -89,10 +91,10 @@ def find_device(x: Tensor) -> Any:
     return device if hasattr(device, "type") else None
 
 
-def two_devices(family: Family, what: str, x: Tensor, other: str, y: Tensor) -> MultigradError:
+def two_devices(subject: str, what: str, x: Tensor, other: str, y: Tensor) -> MultigradError:
     return MultigradError(
-        f"rule {family.rule.name!r} got {what} on {x.device} and {other} on {y.device}; "
-        f"move one of them: .to({str(y.device)!r})"
+        f"{subject} got {what} on {x.device} and {other} on {y.device}; move one of them: "
+        f".to({str(y.device)!r})"
     )
 
 
@@ -106,10 +108,41 @@ def shapes_agree(a: Any, b: Any) -> bool:
     )
 
 
+def shape_check(rule: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the check of a result whose shape capture could not tell."""
+
+    def check_shape(grad_in: Tensor, like: Tensor) -> Tensor:
+        given, expected = tuple(grad_in.shape), tuple(like.shape)
+        if len(given) != len(expected) or any(
+            a != b for a, b in zip(given, expected, strict=True) if a is not None and b is not None
+        ):
+            raise GradientError(
+                f"rule {rule!r} returned shape {given} for an input of shape {expected}; use "
+                "keepdims=True where it reduces"
+            )
+        return grad_in
+
+    return check_shape
+
+
+def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any], Tensor]:
+    """Return the check of a gradient against the shape of its input."""
+
+    def check_gradient(gradient: Tensor, expected: Any) -> Tensor:
+        if not shapes_agree(gradient.shape, expected):
+            raise GradientError(
+                f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
+                f"argument {argument!r} of shape {tuple(expected)}; expected the same shape"
+            )
+        return gradient
+
+    return check_gradient
+
+
 _float_dtypes: dict[Any, bool] = {}
 
 
-def check_float(x: Tensor, rule: Rule) -> None:
+def check_float(x: Tensor, rule: WrittenRule) -> None:
     """Check that a rule can act on a tensor.
 
     Raises:
@@ -122,17 +155,19 @@ def check_float(x: Tensor, rule: Rule) -> None:
         check_float_name(dtype_name(x.dtype), rule)
 
 
-def check_float_name(dtype: str, rule: Rule) -> None:
+def check_float_name(dtype: str, rule: WrittenRule) -> None:
     if dtype not in FLOATS:
         is_complex = dtype.startswith("complex")
         parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
         raise GradientError(
-            f"rule {rule.name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: "
-            f"cast it first{parts}{say_where(rule)}"
+            f"rule {rule.name!r} got a {dtype} tensor; expected one of {', '.join(FLOATS)}: cast "
+            f"it first{parts}{say_where(rule)}"
         )
 
 
-def say_where(rule: Rule) -> str:
-    """Return where a rule is defined, as the end of an error; nothing where it is made of others."""
+def say_where(rule: WrittenRule) -> str:
+    """Return where a rule is defined, as the end of an error; nothing where it is made of
+    others.
+    """
     code = getattr(rule.function, "__code__", None)
     return f" (the rule: {Location(code.co_filename, code.co_firstlineno)})" if code else ""

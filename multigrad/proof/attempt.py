@@ -1,4 +1,6 @@
-"""One attempt at a proof: sample after sample, the original beside its graph; rounding is no difference."""
+"""One attempt at a proof: sample after sample, the original beside its graph; rounding is no
+difference.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ..backend.discovery import backend_of
 from ..errors import MultigradError
-from ..ir.calls import drop_calls
 from ..ir.graph import Graph, Location, Node
-from ..verification.bounds import Bounded
+from ..tracing.calls import drop_calls
 from . import samples
+from .bounded import Bounded, run_bounded
 from .compare import (
     Difference,
     as_dtype,
@@ -182,7 +185,9 @@ def _differ(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> D
 
 
 def _is_rounding(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> bool:
-    """Return whether a difference is one of rounding: in the reference's own dtype, or in float64, it is gone."""
+    """Return whether a difference is one of rounding: in the reference's own dtype, or in float64,
+    it is gone.
+    """
     if _agrees_with_reference(attempt, sample, originals):
         return True
     if attempt.dtype.itemsize == 8:  # constants of float32 in the original
@@ -206,7 +211,7 @@ def _is_rounding(attempt: Attempt, sample: Sample, originals: Mapping[str, Any])
 
 
 def _narrowed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return float64 results as float32, so that constants of float32 in the original are forgiven."""
+    """Return float64 results as float32: constants of float32 in the original are forgiven."""
     with np.errstate(all="ignore"):
         return {
             name: a.astype(np.float32) if a is not None and samples.is_float(a) else a
@@ -215,7 +220,9 @@ def _narrowed(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agrees_with_reference(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> bool:
-    """Return whether NumPy's execution of the graph in the sample's own dtype gives the original's numbers."""
+    """Return whether NumPy's execution of the graph in the sample's own dtype gives the original's
+    numbers.
+    """
     given: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
     try:
         results = [result for graph in attempt.graphs for result in run_reference(graph, given)]
@@ -249,20 +256,16 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
 def _agrees(
     value: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
 ) -> bool:
-    """Return whether a variable of the original is what a node stands for; True where that cannot be told."""
-    from ..ir.graph import walk
-    from ..lowering.backend import backend_of
-    from ..verification.bounds import run_bounded
+    """Return whether a variable of the original is what a node stands for; True where that cannot
+    be told.
+    """
 
     if node is None:
         return True
     try:
         backend = backend_of(value)
-        found = np.asarray(backend.to_numpy(value))
+        found = np.asarray(backend.tensors.to_numpy(value))
         graph = drop_calls(Graph("line", tuple(known.values()), (node,)))
-        needed = {n.attr("name") for n in walk((node,)) if n.op.name == "input"}
-        if not needed <= given.keys():
-            return True
         (bounded,) = run_bounded(graph, given, attempt.dtype)
     except Exception:
         return True

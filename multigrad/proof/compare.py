@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.calls import drop_calls
+from ..backend.discovery import load_backend
 from ..ir.graph import Graph
-from ..ir.meaning import as_numpy_dtype
-from ..ir.passes import ELEMENTWISE
-from ..lowering.backend import load_backend
 from ..lowering.emit import Emission, compile_source, emit_body
-from ..verification.bounds import Bounded, run_bounded
+from ..ops.numerics import as_numpy_dtype
+from ..ops.results import PER_ELEMENT
+from ..tracing.calls import drop_calls
+from .bounded import Bounded, run_bounded
 from .samples import Sample, is_float
 
 Array = Any
@@ -42,8 +42,8 @@ class Difference:
     def __str__(self) -> str:
         place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         return (
-            f"{self.what}{place} is {_show(self.original)} as it is written and {_show(self.graph)} "
-            f"as a graph, for {self._inputs()}"
+            f"{self.what}{place} is {_show(self.original)} as it is written and "
+            f"{_show(self.graph)} as a graph, for {self._inputs()}"
         )
 
     def _inputs(self) -> str:
@@ -131,7 +131,9 @@ def find_difference(
 def _differs(
     found: Array, expected: Array, largest: Any, ops: int, eps: float
 ) -> tuple[int, ...] | None:
-    """Return the index of the element that is farthest off, () for arrays that differ as a whole, None where none is."""
+    """Return the index of the element that is farthest off, () for arrays that differ as a whole,
+    None where none is.
+    """
     if found.shape != expected.shape:
         return ()
     wrong = _is_off(found, expected, largest, ops, eps) if is_float(found) else found != expected
@@ -158,19 +160,22 @@ def _is_off(found: Array, expected: Array, largest: Any, ops: int, eps: float) -
         equal = (mine == rounded) | (np.isnan(mine) & np.isnan(wide))
         allowed = ROUNDINGS * min(ops + 1, MOST_OPS) * eps
         allowed = allowed * np.broadcast_to(largest, wide.shape) + float(limits.smallest_normal)
-        # Where a formula magnifies roundings, half of the digits are what a right graph still shares.
+        # Where a formula magnifies roundings, half of the digits are what a right graph still
+        # shares.
         alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide)) if eps < 1e-3 else 0.0
         return ~(equal | (np.abs(mine - wide) <= np.maximum(allowed, alike)))
 
 
 def count_ops(graphs: Sequence[Graph]) -> int:
-    return sum(1 for graph in graphs for node in graph.nodes() if node.operands)
+    return sum(1 for graph in graphs for node in graph.nodes if node.operands)
 
 
 def takes_infinity(graphs: Sequence[Graph]) -> bool:
-    """Return whether inf and NaN stay where they are, and mean something: not as an integer, which is undefined."""
-    nodes = [node for graph in graphs for node in graph.nodes() if node.operands]
-    return all(node.op.result in ELEMENTWISE and "int" not in node.type.dtype for node in nodes)
+    """Return whether inf and NaN stay where they are, and mean something: not as an integer, which
+    is undefined.
+    """
+    nodes = [node for graph in graphs for node in graph.nodes if node.operands]
+    return all(node.op.result in PER_ELEMENT and "int" not in node.type.dtype for node in nodes)
 
 
 def is_vacuous(original: Mapping[str, Any]) -> bool:

@@ -1,4 +1,6 @@
-"""The proof of a Function's graphs: the original's outputs and gradients, by its own backward or its framework's autodiff."""
+"""The proof of a Function's graphs: the original's outputs and gradients, by its own backward or
+its framework's autodiff.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +8,26 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..backend.contract import Backend
+from ..calls.arguments import Layout, owner_of
+from ..calls.gradients import match_gradients
+from ..calls.recipe import Recipe, Variant
 from ..errors import BackendNotFound
-from ..functions.arguments import Layout, owner_of
-from ..functions.gradients import match_gradients
-from ..ir.neutral_arrays import REPLAYED
+from ..ground.trees import optree
 from ..ir.types import T
-from ..lowering.backend import Backend
-from ..pair import GraphPair
-from ..trees import optree
-from ..verification.bounds import run_bounded
+from ..lowering.function_graph import FunctionGraph
+from ..random import REPLAYED
 from . import samples
 from .attempt import Attempt, prove
+from .bounded import run_bounded
 from .purity import may_act
-from .run import (
-    KEY,
-    homes,
-    isolated,
-    keeps_infinity,
-    keys,
-    on_first_home,
-    replays_draws,
-    to_array,
-)
+from .run import KEY, homes, isolated, keeps_infinity, keys, on_first_home, replays_draws, to_array
 from .samples import Sample, Slot, is_float
 from .verdict import Subject, leave_open
-
-if TYPE_CHECKING:
-    from ..functions.record import Recipe, Variant
 
 Array = Any
 Tensor = Any
@@ -51,9 +42,9 @@ class FunctionUnderProof:
     leaves: Sequence[Any]
 
     @property
-    def pair(self) -> GraphPair:
+    def graphs(self) -> FunctionGraph:
         """The graphs."""
-        return self.variant.pair
+        return self.variant.graphs
 
     @property
     def layout(self) -> Layout:
@@ -69,7 +60,8 @@ class FunctionUnderProof:
 def prove_function(
     given: FunctionUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
-    """Return "" where a Function's graphs are what was written, else why that could not be found out.
+    """Return "" where a Function's graphs are what was written, else why that could not be found
+    out.
 
     Args:
         recapture: captures once more, to find the line where the two part.
@@ -78,7 +70,7 @@ def prove_function(
     Raises:
         DisprovedError: they are not.
     """
-    pair, functions = given.pair, _functions(given.recipe)
+    graphs, functions = given.graphs, _functions(given.recipe)
     if not functions:
         return ""  # made of graphs, as what comes from a document
     dialect = given.recipe.dialect()
@@ -92,14 +84,18 @@ def prove_function(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
     outputs = dict(
-        zip(pair.outputs, ["the result"] if len(pair.outputs) == 1 else pair.outputs, strict=True)
+        zip(
+            graphs.outputs,
+            ["the result"] if len(graphs.outputs) == 1 else graphs.outputs,
+            strict=True,
+        )
     )
     paths = {leaf.name: leaf.path for leaf in given.layout.leaves}
-    gradients = {f"gradient of {n}": f"the gradient of {paths[n]}" for n in pair.wrt}
+    gradients = {f"gradient of {n}": f"the gradient of {paths[n]}" for n in graphs.wrt}
     attempt = Attempt(
         subject=subject,
-        graphs=(pair.forward, pair.backward),
-        names=(*pair.outputs, *(f"gradient of {name}" for name in pair.wrt)),
+        graphs=(graphs.forward, graphs.backward),
+        names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
         shown={**outputs, **gradients},
         slots=slots,
         whole=_whole(given, slots),
@@ -107,12 +103,12 @@ def prove_function(
         fixed=frozenset(f.removeprefix("param:") for f in given.variant.facts if f[:6] == "param:"),
         is_polymorphic="dtype" not in given.variant.facts,
         acts=may_act(*functions),
-        is_random=pair.is_random,
+        is_random=graphs.is_random,
         run=lambda sample: _run(given, sample),
         recapture=recapture,
         replays=replays_draws(dialect),
         infinite=keeps_infinity(dialect),
-        complete=lambda sample: _with_cotangents(pair, sample),
+        complete=lambda sample: _with_cotangents(graphs, sample),
         ties=not given.is_derived,
     )
     return prove(attempt, is_call=is_call)
@@ -123,11 +119,13 @@ def _functions(recipe: Any) -> tuple[Any, ...]:
     return recipe.functions() if hasattr(recipe, "functions") else ()
 
 
-# --- inputs ------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
 
 
 def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
-    """Return the tensors to be filled, small ones where the capture holds for all shapes; None: they are too large."""
+    """Return the tensors to be filled, small ones where the capture holds for all shapes; None:
+    they are too large.
+    """
     facts = given.variant.facts
     shapes = _shapes(given)
     if shapes is None:
@@ -168,9 +166,7 @@ def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple
         dtype = samples.float_dtype(
             T if leaf.dtype == T else leaf.dtype, given.variant.facts, first
         )
-        rows.append(
-            Slot(leaf.name, tuple(shape), dtype, samples.values_of(given.leaves[i], tuple(shape)))
-        )
+        rows.append(Slot(leaf.name, shape, dtype, samples.values_of(given.leaves[i], shape)))
     return tuple(rows)
 
 
@@ -179,21 +175,21 @@ def _numbers(given: FunctionUnderProof) -> dict[str, float]:
     return {layout.leaves[i].name: float(given.leaves[i]) for i in layout.indices("number")}
 
 
-def _with_cotangents(pair: GraphPair, sample: Sample) -> Sample:
+def _with_cotangents(graphs: FunctionGraph, sample: Sample) -> Sample:
     """Return a sample with cotangents of the shapes that the graph's outputs have."""
     given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
     floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
     dtype = floats[0] if floats else np.dtype("float32")
-    outputs = run_bounded(pair.forward, given, dtype)
+    outputs = run_bounded(graphs.forward, given, dtype)
     slots = [
         Slot(name, np.shape(output.value), dtype.name)
-        for name, output in zip(pair.seeds, outputs, strict=True)
+        for name, output in zip(graphs.seeds, outputs, strict=True)
         if name is not None
     ]
     return replace(sample, arrays={**sample.arrays, **samples.draw(slots, {}).arrays})
 
 
-# --- the original ------------------------------------------------------------------------------------
+# --- the original ---------------------------------------------------------------------------------
 
 
 def _run(given: FunctionUnderProof, sample: Sample) -> dict[str, Any]:
@@ -208,45 +204,47 @@ def _run(given: FunctionUnderProof, sample: Sample) -> dict[str, Any]:
             REPLAYED.set(draws)
             return _run_on(given, sample, backend)
 
-        return isolated(backend, run, dtype, given.pair.is_random)
+        return isolated(backend, run, dtype, given.graphs.is_random)
 
     return on_first_home(given.recipe.dialect(), run_on)
 
 
 def _run_on(given: FunctionUnderProof, sample: Sample, backend: Backend) -> dict[str, Any]:
-    layout, pair = given.layout, given.pair
+    layout, graphs = given.layout, given.graphs
     leaves = [leaf.value for leaf in layout.leaves]
     for leaf, i in zip(layout.leaves, range(len(leaves)), strict=True):
         if leaf.kind == "tensor":
-            leaves[i] = backend.from_numpy(sample.arrays[leaf.name].copy())
+            leaves[i] = backend.tensors.from_numpy(sample.arrays[leaf.name].copy())
         elif leaf.kind == "number":
             leaves[i] = sample.numbers[leaf.name]
     flat, pull = _record(given, backend, leaves)
     positions = [i for i in range(len(flat)) if i not in given.variant.fixed]
     outputs: dict[str, Any] = {
-        name: as_array(backend, flat[i]) for name, i in zip(pair.outputs, positions, strict=True)
+        name: as_array(backend, flat[i]) for name, i in zip(graphs.outputs, positions, strict=True)
     }
-    if pull is None or not pair.wrt:
+    if pull is None or not graphs.wrt:
         return outputs
     cotangents: list[Any] = [None] * len(flat)
-    for i, name, output in zip(positions, pair.seeds, outputs.values(), strict=True):
+    for i, name, output in zip(positions, graphs.seeds, outputs.values(), strict=True):
         if name is not None:
             if output.shape != sample.arrays[name].shape:
                 return outputs  # which is the difference
-            cotangents[i] = backend.from_numpy(sample.arrays[name].astype(output.dtype))
+            cotangents[i] = backend.tensors.from_numpy(sample.arrays[name].astype(output.dtype))
     gradients = pull(cotangents)
     indices = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
-    found = {name: gradients[indices[name]] for name in pair.wrt}
+    found = {name: gradients[indices[name]] for name in graphs.wrt}
     return {**outputs, **{f"gradient of {n}": as_array(backend, g) for n, g in found.items()}}
 
 
 def _record(
     given: FunctionUnderProof, backend: Backend, leaves: list[Any]
 ) -> tuple[list[Any], Callable[[list[Any]], list[Any]] | None]:
-    """Return the original's outputs, and the map from their cotangents to a gradient, or None, for each leaf."""
+    """Return the original's outputs, and the map from their cotangents to a gradient, or None, for
+    each leaf.
+    """
     recipe, layout = given.recipe, given.layout
     # Torch's modes, by which draws are replayed, do not reach into its own backward.
-    apply = None if given.pair.is_random else getattr(recipe, "apply", None)
+    apply = None if given.graphs.is_random else getattr(recipe, "apply", None)
     if apply is None and not given.is_derived:
         args, kwargs = layout.rebuild(leaves)
         recorded = recipe.run(args, kwargs)
@@ -271,9 +269,9 @@ def _record(
         return optree.tree_leaves(result, none_is_leaf=True)
 
     tensors = [leaves[i] for i in indices]
-    if backend.vjp is None:
+    if backend.autodiff.vjp is None:
         return run(tensors), None
-    flat, pull_tensors = backend.vjp(run, tensors)
+    flat, pull_tensors = backend.autodiff.vjp(run, tensors)
 
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
@@ -288,7 +286,7 @@ def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
     """Return a cotangent; of a tensor that carries no gradient, zeros, as a capture has it."""
     if cotangent is not None or owner_of(output) is None:
         return cotangent
-    return backend.from_numpy(np.zeros_like(np.asarray(backend.to_numpy(output))))
+    return backend.tensors.from_numpy(np.zeros_like(np.asarray(backend.tensors.to_numpy(output))))
 
 
 def as_array(backend: Backend, value: Any) -> Array | None:

@@ -10,13 +10,15 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from ..capture.dialect import contents, is_library_file, mentioned, nested_codes
-from ..capture.substitute import plain_function
+from ..capture.callables import plain_function
+from ..capture.dialect import contents, mentioned, nested_codes
+from ..capture.libraries import is_library_file
 
-ACTING_NAMES = frozenset({
-    "append", "debug", "delattr", "exec", "extend", "info", "input", "next", "open", "print",
-    "setattr", "warn", "warning", "write", "writelines",
-})  # fmt: skip
+_ACTING = """
+    append debug delattr exec extend info input next open print setattr warn warning write
+    writelines
+"""
+ACTING_NAMES = frozenset(_ACTING.split())
 ACTING_MODULES = frozenset(
     {"logging", "os", "shutil", "socket", "subprocess", "sys", "time", "warnings"}
 )
@@ -24,9 +26,8 @@ STORES = frozenset(
     dis.opmap[name]
     for name in ("DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL")
 )
-OWN_OBJECTS = frozenset(
-    {"ctx"}
-)  # what a call gets for itself: writing to it is seen by nobody else
+# What a call gets for itself: writing to it is seen by nobody else.
+OWN_OBJECTS = frozenset({"ctx"})
 
 
 def may_act(*functions: Any) -> bool:
@@ -51,9 +52,8 @@ def _acts(code: types.CodeType) -> bool:
     names = set(code.co_names)
     if names & ACTING_NAMES or names & ACTING_MODULES:
         return True
-    if STORES.isdisjoint(
-        code.co_code[::2]
-    ):  # the operations stand at even places; to decode them all takes long
+    # The operations stand at even places; to decode them all takes long.
+    if STORES.isdisjoint(code.co_code[::2]):
         return False
     before = ""
     for step in dis.get_instructions(code):

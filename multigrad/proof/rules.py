@@ -1,16 +1,19 @@
-"""The proof of a rule's graph: its function runs on tensors of its own library, chained where it is composed."""
+"""The proof of a rule's graph: its function runs on tensors of its own library, chained where it is
+composed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..capture.substitute import plain_function
+from ..backend.contract import Backend
+from ..capture.callables import plain_function
+from ..documents.rules import SavedRule
+from ..ground.written import WrittenRule
 from ..ir.graph import Graph
-from ..ir.neutral_arrays import REPLAYED
-from ..lowering.backend import Backend
-from ..saved import SavedRule
+from ..random import REPLAYED
 from . import samples
 from .attempt import Attempt, prove
 from .compare import as_dtype
@@ -28,9 +31,6 @@ from .run import (
 from .samples import Sample, Slot
 from .verdict import Subject
 
-if TYPE_CHECKING:
-    from ..rule import Rule
-
 Array = Any
 
 
@@ -44,8 +44,8 @@ class RuleUnderProof:
         facts: what was fixed for the capture.
     """
 
-    rule: Rule
-    open: Callable[[Mapping[str, Any]], tuple[Rule, dict[str, Any]]]
+    rule: WrittenRule
+    open: Callable[[Mapping[str, Any]], tuple[WrittenRule, dict[str, Any]]]
     graph: Graph
     has_tin: bool
     runtime: tuple[str, ...]
@@ -91,7 +91,7 @@ def prove_rule(
     return prove(attempt, is_call=is_call)
 
 
-def _leaves(rule: Rule) -> Iterator[Rule]:
+def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
     """Yield the rules that a rule is made of, which have a function."""
     if rule.function is not None:
         yield rule
@@ -139,12 +139,12 @@ def _run(given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str]) -> 
     rule, params = given.open({**given.static, **sample.numbers})
     draws = keys() if given.graph.input("key") is not None else None
     return _apply(
-        rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, draws, dialects
+        rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, draws, dialects=dialects
     )
 
 
 def _apply(
-    rule: Rule,
+    rule: WrittenRule,
     grad_out: Array,
     tin: Array | None,
     params: Mapping[str, Any],
@@ -156,12 +156,13 @@ def _apply(
     if rule.function is None:
         for part in rule.resolved_parts():
             chosen = part.signature.select(values)
-            grad_out = _apply(part, grad_out, tin, chosen, draws, dialects)
+            grad_out = _apply(part, grad_out, tin, chosen, draws, dialects=dialects)
         return grad_out
-    given = rule.signature.select(values) if not rule.bound else rule._signature.select(values)  # type: ignore[union-attr]
+    open_rule = rule.copy(bound={}) if rule.bound else rule
+    given = open_rule.signature.select(values)
     return on_first_home(
         dialects[id(rule.function)],
-        lambda backend: _call(rule.function, backend, grad_out, tin, given, draws),
+        lambda backend: _call(rule.function, backend, grad_out, tin, given, draws=draws),
     )
 
 
@@ -170,7 +171,9 @@ def _call(
 ) -> Array:
     def run() -> Any:
         REPLAYED.set(draws)
-        tensors = [None if a is None else backend.from_numpy(a.copy()) for a in (grad_out, tin)]
+        tensors = [
+            None if a is None else backend.tensors.from_numpy(a.copy()) for a in (grad_out, tin)
+        ]
         return to_array(backend, function(None, *tensors, **params))
 
     return isolated(backend, run, grad_out.dtype.name, draws is not None)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..capture.dialect import dialect_of, find_dialect
-from ..capture.substitute import plain_function
-from ..lowering.backend import Backend, in_use, load_backend
+from ..backend.contract import Backend
+from ..backend.discovery import in_use, load_backend
+from ..capture.callables import plain_function
+from ..capture.dialect import find_dialect
+from ..capture.readings import dialect_of
 from ..random import fold_in
 
 KEY = (0, 7)  # of the draws in a proof
@@ -30,7 +32,7 @@ def homes(dialect: str) -> Iterator[Backend]:
 
 
 def dialect_for(rule: Any) -> str:
-    """Return the library that a rule's own function is written in, "" where it is written for all."""
+    """Return the library that a rule's own function is written in, "" where it is any."""
     plain = plain_function(rule.function)
     return rule.library or ("" if plain is None else dialect_of(plain))
 
@@ -41,19 +43,23 @@ def replays_draws(dialect: str) -> bool:
     if known is not None and known.runs_on is not None:  # it has generators of its own
         return False
     home = next(homes(dialect), None)
-    return home is not None and home.replays_draws
+    return home is not None and home.draws.replays
 
 
 def keeps_infinity(dialect: str) -> bool:
-    """Return whether 0 times inf is NaN where code of a dialect runs: a compiler may choose instead of multiply."""
+    """Return whether 0 times inf is NaN where code of a dialect runs: a compiler may choose instead
+    of multiply.
+    """
     known = find_dialect(dialect)
     return known is None or known.at_once is None
 
 
 def on_first_home(dialect: str, run: Callable[[Backend], Any]) -> Any:
-    """Run on the framework that a dialect belongs to; what has no such words there, on the first that takes it.
+    """Run on the framework that a dialect belongs to; what has no such words there, on the first
+    that takes it.
 
-    A library is guessed where code has nothing but methods: one that has no such method was not meant.
+    A library is guessed where code has nothing but methods: one that has no such method was not
+    meant.
 
     Raises:
         Exception: what the first of them raised.
@@ -75,19 +81,21 @@ def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bo
     Args:
         is_random: whether the framework's own draws are to take the keys of `REPLAYED`.
     """
-    precise = nullcontext() if backend.precision is None else backend.precision(dtype)
+    precise = (
+        nullcontext() if backend.tensors.precision is None else backend.tensors.precision(dtype)
+    )
 
     def run_precisely() -> Any:
         with np.errstate(all="ignore"), precise:
             return run()
 
-    isolate = backend.isolate or _at_once
+    isolate = backend.autodiff.isolate or _at_once
     return contextvars.copy_context().run(isolate, run_precisely, is_random)
 
 
 @contextmanager
 def keeping_generators() -> Iterator[None]:
-    """Leave Python's and NumPy's global generators as they are; a backend does so with its framework's."""
+    """Leave Python's and NumPy's global generators as they are; backends do so with theirs."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     try:
         yield
@@ -118,4 +126,4 @@ def keys() -> Iterator[Any]:
 
 def to_array(backend: Backend, value: Any) -> Any:
     """Return a tensor as an array; None for None."""
-    return None if value is None else np.asarray(backend.to_numpy(value))
+    return None if value is None else np.asarray(backend.tensors.to_numpy(value))

@@ -1,4 +1,6 @@
-"""Inputs to prove a capture with: small, of the call's rank and dtype, drawn away from edges, and once on them."""
+"""Inputs to prove a capture with: small, of the call's rank and dtype, drawn away from edges, and
+once on them.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.meaning import as_numpy_dtype
+from ..backend.discovery import backend_of
 from ..ir.types import BOOL, INTEGERS, T
-from ..lowering.backend import backend_of
+from ..ops.numerics import as_numpy_dtype
 
 Array = Any
 SMALL = 512  # elements of a tensor that is taken in its own size
-MOST = (
-    65536  # elements of one that is tried in its own size where the original takes no smaller one
-)
+# Elements of one that is tried in its own size where the original takes no smaller one.
+MOST = 65536
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
 FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
 SEEDS = {"drawn": 7, "other numbers": 13, "edges": 17}
-# What is called just now: the tensor and the params' values of a ruled activation, for rules captured inside.
+# What is called just now: the tensor and the params' values of a ruled activation, for rules
+# captured inside.
 CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars.ContextVar(
     "multigrad_proof_call", default=None
 )
@@ -107,12 +109,14 @@ def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return the values of an argument where they are known now, few, and of the shape that is to be filled."""
+    """Return the values of an argument where they are known now, few, and of the shape that is to
+    be filled.
+    """
     try:
         backend = backend_of(leaf)
-        if not is_small(shape) or backend.is_traced(leaf) or tuple(leaf.shape) != shape:
+        if not is_small(shape) or backend.tensors.is_traced(leaf) or tuple(leaf.shape) != shape:
             return None
-        return np.array(backend.to_numpy(leaf))
+        return np.array(backend.tensors.to_numpy(leaf))
     except Exception:  # a tensor that is on no machine, or that nobody may look at now
         return None
 

@@ -1,4 +1,6 @@
-"""How much is proven: the environment variable `MULTIGRAD_PROVE`, and `prove=` where something is defined."""
+"""How much is proven: the environment variable `MULTIGRAD_PROVE`, and `prove=` where something is
+defined.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Where an original and its graph part: both run line by line, and what each line assigned is compared.
+"""Where an original and its graph part: both run line by line, and what each line assigned is
+compared.
 
-Costs nothing until a proof has failed. A line is told by Python's own tracing, so that it works for every library.
+Costs nothing until a proof has failed. A line is told by Python's own tracing, so that it works for
+every library.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def find_parting(
     """Return the first line after which a variable of the original is not what capture took it for.
 
     Args:
-        agree: whether a tensor of the original's and a symbolic value are the same; True where that cannot be told.
+        agree: whether a tensor of the original's and a symbolic value are the same; True where that
+            cannot be told.
     """
     trails = Trail(files), Trail(files)
     for trail, run in zip(trails, (run_original, run_capture), strict=True):

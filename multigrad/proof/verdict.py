@@ -1,4 +1,6 @@
-"""What a proof found: a graph that may be used, one that may not, or one of which nothing could be found out."""
+"""What a proof found: a graph that may be used, one that may not, or one of which nothing could be
+found out.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .setting import ALL, how_much
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is proven, for messages: "rule 'gate'", where it stands, and the framework that it is written in."""
+    """What is proven, for messages: "rule 'gate'", where it stands, and the framework that it is
+    written in.
+    """
 
     words: str
     code: Any  # of its first function, None where it has none
@@ -33,8 +37,8 @@ def disprove(subject: Subject, difference: Difference, parted: Location | None) 
     line = f". They part at line {parted.line}: {parted.text!r}" if parted else ""
     place = (parted.file, parted.line) if parted else subject.place
     return DisprovedError(
-        f"{subject.words}{where} is another function as a graph than as it is written, so the graph is not "
-        f"used: {difference}{line}. This is a fault of multigrad: please report it",
+        f"{subject.words}{where} is another function as a graph than as it is written, so the "
+        f"graph is not used: {difference}{line}. This is a fault of multigrad: please report it",
         place,
         subject.home,
     )

@@ -1,4 +1,7 @@
-"""The rule library, one file per family; importing it registers every rule."""
+"""The rule library, one file per family; importing it registers every rule.
+
+May import the rooms up to `in_force`; docs/architecture.md has their order.
+"""
 
 from . import jamming, straight_through, surrogate, transforms
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir import neutral as xp
 from ..registry import register
+from ..tracing import xp_all as xp
 
 Tensor = Any
 
@@ -33,7 +33,8 @@ def positive_jam(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
 def rectangular_jam(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, a: float = -5.0, b: float = 5.0
 ) -> Tensor:
-    """grad_out * U where a <= tin <= b, else 0; both edges belong to the window; without tin, everywhere.
+    """grad_out * U where a <= tin <= b, else 0; both edges belong to the window; without tin,
+    everywhere.
 
     Source: "rectangular_jam" of FreeGrad.
     """

@@ -1,15 +1,15 @@
 """Surrogate gradients: smooth or boxed stand-ins for the derivative of a step.
 
-`tin` is the forward's input (for spiking units: membrane minus threshold). Without it, where the rule acts on a
-parameter's gradient, the factor is 1.
+`tin` is the forward's input (for spiking units: membrane minus threshold). Without it, where the
+rule acts on a parameter's gradient, the factor is 1.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..ir import neutral as xp
 from ..registry import register
+from ..tracing import xp_all as xp
 
 Tensor = Any
 
@@ -75,10 +75,11 @@ def fast_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 
 
 @register("sigmoid_surrogate")
 def sigmoid_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0) -> Tensor:
-    """grad_out * alpha * s(alpha tin) * (1 - s(alpha tin)), s the logistic sigmoid: alpha / 4 at zero.
+    """grad_out * alpha * s(alpha tin) * (1 - s(alpha tin)), s the logistic sigmoid: alpha / 4 at
+    zero.
 
-    Written as s(u) s(-u), which neither overflows nor cancels. Source: `Sigmoid` of spikingjelly (alpha 4);
-    snnTorch's `sigmoid` is the same curve with its slope for alpha.
+    Written as s(u) s(-u), which neither overflows nor cancels. Source: `Sigmoid` of spikingjelly
+    (alpha 4); snnTorch's `sigmoid` is the same curve with its slope for alpha.
     """
     if tin is None:
         return grad_out

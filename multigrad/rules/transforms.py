@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir import neutral as xp
 from ..registry import register
+from ..tracing import xp_all as xp
 
 Tensor = Any
 
@@ -34,9 +34,10 @@ def clip_norm(
 ) -> Tensor:
     """grad_out * min(1, max_norm / max(norm, eps)), with the Euclidean norm of the whole tensor.
 
-    Where the norm is above the range (65504 in float16, squares above 3e38 in float32), the result is zero.
-    Under `vmap` the norm is per example; on a sharded axis it is what the framework says (global under jax's
-    automatic sharding, per shard in `shard_map` and data-parallel torch). Source: "clip_norm" of FreeGrad.
+    Where the norm is above the range (65504 in float16, squares above 3e38 in float32), the result
+    is zero. Under `vmap` the norm is per example; on a sharded axis it is what the framework says
+    (global under jax's automatic sharding, per shard in `shard_map` and data-parallel torch).
+    Source: "clip_norm" of FreeGrad.
     """
     return grad_out * xp.minimum(max_norm / xp.maximum(xp.norm(grad_out), eps), 1.0)
 
@@ -47,8 +48,8 @@ def centralize(
 ) -> Tensor:
     """grad_out minus its mean along `dim`.
 
-    `keepdim` is taken for FreeGrad's sake; either value gives the same result. Source: "centralize" of
-    FreeGrad, after Yong et al., 2020 (arXiv 2004.01461).
+    `keepdim` is taken for FreeGrad's sake; either value gives the same result. Source: "centralize"
+    of FreeGrad, after Yong et al., 2020 (arXiv 2004.01461).
     """
     return grad_out - xp.mean(grad_out, axis=dim, keepdims=True)
 

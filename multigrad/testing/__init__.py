@@ -2,8 +2,8 @@
 
     from multigrad.testing import assert_gradients, assert_parity
 
-Nothing here needs pytest but `multigrad.testing.conformance`, the suite of a backend, and its `plugin`; nothing but its
-random `programs` needs hypothesis.
+Nothing here needs pytest but `multigrad.testing.conformance`, the suite of a backend, and its
+`plugin`; nothing but its random `programs` needs hypothesis.
 """
 
 from __future__ import annotations

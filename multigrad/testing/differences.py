@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..lowering.backend import load_backend
-from ..lowering.differences import Difference
+from ..backend.differences import Difference
+from ..backend.discovery import load_backend
 
 DESIGNED = 4.0  # eps of the largest value on the way, unless a row says otherwise
 
@@ -37,7 +37,9 @@ def regroups(backend: str) -> bool:
 
 
 def unsettled(backend: str, what: str, x: Any, params: dict[str, Any] | None = None) -> Any:
-    """The mask of the elements of which the backend promises nothing, for an activation, its op, or a rule."""
+    """The mask of the elements of which the backend promises nothing, for an activation, its op, or
+    a rule.
+    """
     mask = np.zeros(x.shape, bool)
     for row in kept(backend):
         is_meant = row.what.lower() == what.lower() and x.dtype.name in row.dtypes

@@ -1,8 +1,10 @@
-"""Oracles that share nothing with the library: float64 arithmetic that knows what rounding may do to it.
+"""Oracles that share nothing with the library: float64 arithmetic that knows what rounding may do
+to it.
 
-An `Exact` is a float64 array, rounded to a dtype's range but not to its precision, with a bound on how far the
-roundings of that dtype can take a computation away from it. The formulas of the rules (RULES) are written in
-it, from the papers and FreeGrad's documentation; the random draws are a slow Threefry in Python integers.
+An `Exact` is a float64 array, rounded to a dtype's range but not to its precision, with a bound on
+how far the roundings of that dtype can take a computation away from it. The formulas of the rules
+(RULES) are written in it, from the papers and FreeGrad's documentation; the random draws are a slow
+Threefry in Python integers.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import ml_dtypes
 import numpy as np
 from scipy import special
 
+from .generator import uniform
+
 Array = Any
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 FLOAT16, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 DTYPES = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)
-KERNEL_ULPS = (
-    4  # what a framework's exp or tanh may be off; basic arithmetic: 1, where IEEE asks for half
-)
+# What a framework's exp or tanh may be off; basic arithmetic: 1, where IEEE asks for half.
+KERNEL_ULPS = 4
 
 
 def finfo(dtype: Any) -> Any:
@@ -30,14 +33,17 @@ def finfo(dtype: Any) -> Any:
 
 
 def slack(dtype: Any) -> float:
-    """The absolute error below which results underflow; float16 is flushed nowhere, so it is small."""
+    """The absolute error below which results underflow; float16 is flushed nowhere, so it is
+    small.
+    """
     info = finfo(dtype)
     return float(info.smallest_subnormal if dtype == FLOAT16 else info.smallest_normal)
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """`value`, the bound `error` on a computation in `dtype`, and the largest magnitude met on the way.
+    """`value`, the bound `error` on a computation in `dtype`, and the largest magnitude met on the
+    way.
 
     A bool value whose outcome the roundings decide has error 1.
     """
@@ -241,7 +247,7 @@ DERIVATIVES: dict[str, Callable[[Exact], Exact]] = {
 }
 
 
-# --- the rules, from their formulas -----------------------------------------------------------------
+# --- the rules, from their formulas ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -305,39 +311,6 @@ RULES: dict[str, Callable[..., Exact]] = {
 LIBRARY = tuple(sorted(RULES))  # not xg.rules(): other tests register their own
 
 
-# --- the generator, in Python integers ----------------------------------------------------------------
-
-
-def threefry(key: tuple[int, int], x: int, y: int) -> tuple[int, int]:
-    """Threefry-2x32, 20 rounds (Salmon et al., 2011): a rotation after each, a key injection after four."""
-    mask = 0xFFFFFFFF
-    words = (*key, 0x1BD11BDA ^ key[0] ^ key[1])
-    x, y = (x + words[0]) & mask, (y + words[1]) & mask
-    for i in range(20):
-        bits = ((13, 15, 26, 6), (17, 29, 16, 24))[i // 4 % 2][i % 4]
-        x = (x + y) & mask
-        y = ((y << bits | y >> (32 - bits)) & mask) ^ x
-        if i % 4 == 3:
-            n = i // 4 + 1
-            x, y = (x + words[n % 3]) & mask, (y + words[(n + 1) % 3] + n) & mask
-    return x, y
-
-
-def fold_in(key: tuple[int, int], n: int) -> tuple[int, int]:
-    return threefry(key, 0, n)
-
-
-def uniform(key: tuple[int, int], size: int, dtype: Any) -> Array:
-    """Uniforms in [0, 1) as jax.random.uniform draws them: mantissa bits below a leading one."""
-    words = [threefry(key, 0, i) for i in range(size)]
-    if dtype == FLOAT64:
-        return np.array([(x << 32 | y) >> 12 for x, y in words], np.float64) * 2.0**-52
-    # 32-bit words; float16 takes the low 16 bits of one, bfloat16 the low 8, and drops the lowest of them.
-    low, kept = {FLOAT32: (32, 23), FLOAT16: (16, 10), BFLOAT16: (8, 7)}[np.dtype(dtype)]
-    bits = [((x ^ y) & ((1 << low) - 1)) >> (low - kept) for x, y in words]
-    return (np.array(bits, np.float64) * 2.0**-kept).astype(dtype)
-
-
 def edge_values(dtype: Any, *thresholds: float) -> Array:
     """Signed zeros, infinities, NaN, the ends of the range, thresholds and both their neighbors."""
     info = finfo(dtype)
@@ -379,8 +352,8 @@ def assert_same_numbers(
 ) -> None:
     """Check dtype, shape, infinities and NaN exactly, and every number within its bound.
 
-    The bound is the smaller of two: what rounding each operation can do, and 4 eps times the largest
-    intermediate value (`within_design`; without it, masks may be in doubt).
+    The bound is the smaller of two: what rounding each operation can do, and 4 eps times the
+    largest intermediate value (`within_design`; without it, masks may be in doubt).
     """
     assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, not {expected.dtype}"
     assert actual.shape == np.shape(expected.value), f"{what}: {actual.shape}"

@@ -2,9 +2,9 @@
 
     pytest -p multigrad.testing.plugin --pyargs multigrad.testing.conformance --backends=torch
 
-The fixture runs a test once per backend; one whose framework is not installed is a visible skip, and an error where
-`--backends` asks for it. It is made of the public `Backend` row alone, and a framework is imported when a test first
-uses it, never while tests are collected.
+The fixture runs a test once per backend; one whose framework is not installed is a visible skip,
+and an error where `--backends` asks for it. It is made of the public `Backend` row alone, and a
+framework is imported when a test first uses it, never while tests are collected.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from ..backend.contract import Backend
+from ..backend.discovery import entry_points, load_backend
 from ..errors import UnsupportedOp
-from ..lowering.backend import Backend, entry_points, load_backend
+from .memory import Memory
 from .under_test import BackendUnderTest, is_installed, split_names
 
 MARKERS = (
@@ -24,7 +26,9 @@ MARKERS = (
     "gpu: runs on a GPU, and is skipped, visibly, where a framework sees none",
     "needs(*packages): skip the test, visibly, where one of these packages is not installed",
 )
+ELSEWHERE = "elsewhere: no backend that it is for was asked for; it is not collected"
 REFERENCE = "numpy"
+MEMORY = Memory()
 
 
 def asked_for(config: pytest.Config) -> list[str]:
@@ -49,12 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--compiling",
         default="",
         metavar="NAMES",
-        help="frameworks that compile each op for each shape and dtype: fewer of both are tried: jax",
+        help="frameworks that compile each op for each shape and dtype: fewer of both are tried: "
+        "jax",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
+    for marker in (*MARKERS, ELSEWHERE):
         config.addinivalue_line("markers", marker)
     asked = asked_for(config)
     known = list(entry_points())
@@ -77,11 +82,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [name for name in names if name != REFERENCE]
     params = [pytest.param(name, marks=pytest.mark.needs(name)) for name in names]
     if not names:
-        others = [REFERENCE] if only is None else only.args
-        reason = "--backends leaves out the backends it is for"
-        left_out = pytest.mark.skip(reason="it compares with NumPy" if only is None else reason)
-        params = [pytest.param(name, marks=left_out) for name in others]
+        params = [pytest.param(REFERENCE, marks=pytest.mark.elsewhere)]
     metafunc.parametrize("backend", params, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    elsewhere = [item for item in items if item.get_closest_marker("elsewhere")]
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if not item.get_closest_marker("elsewhere")]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -91,9 +100,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{', '.join(missing)} not installed")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    MEMORY.keep_small()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Skip a test, visibly, at an op that its backend lists as missing; test_completeness.py looks at the list."""
+    """Skip a test, visibly, at an op that its backend lists as missing; test_completeness.py looks
+    at the list.
+    """
     try:
         return (yield)
     except UnsupportedOp as error:
@@ -105,7 +121,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
 
 def is_listed(row: Backend, message: str) -> bool:
     """Return whether a refusal is of an op that the backend declares to lack, with that reason."""
-    for op, reasons in row.unsupported.items():
+    for op, reasons in row.kernels.unsupported.items():
         listed = [reasons] if isinstance(reasons, str) else list(reasons.values())
         if op.name in message and any(reason in message for reason in listed):
             return True

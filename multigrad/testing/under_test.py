@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..lowering.backend import Backend, load_backend
+from ..backend.contract import Backend
+from ..backend.discovery import load_backend
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -34,16 +35,20 @@ class BackendUnderTest:
         """Return the framework's tensor with these values and this dtype."""
         array = np.array(array)
         with self.precision(array.dtype):
-            return self.row.from_numpy(array)
+            return self.row.tensors.from_numpy(array)
 
     def numpy(self, tensor: Tensor) -> Array:
-        """Return the tensor's values as a NumPy array of the same dtype (ml_dtypes for bfloat16)."""
-        return np.asarray(self.row.to_numpy(tensor))
+        """Return the values as a NumPy array of the same dtype (ml_dtypes for bfloat16)."""
+        return np.asarray(self.row.tensors.to_numpy(tensor))
 
     def precision(self, dtype: Any) -> AbstractContextManager[Any]:
         """Enter the mode that keeps `dtype`; `vjp` enters it by itself."""
         row = self.row
-        return nullcontext() if row.precision is None else row.precision(np.dtype(dtype).name)
+        return (
+            nullcontext()
+            if row.tensors.precision is None
+            else row.tensors.precision(np.dtype(dtype).name)
+        )
 
     def vjp(
         self,
@@ -58,12 +63,13 @@ class BackendUnderTest:
         Args:
             f: what `xg.lower` gives; where the framework has autodiff, also a function of tensors.
             *values: what follows the tensor in the call.
-            view: what is done to the tensor first; without autodiff the gradient is that of the view.
+            view: what is done to the tensor first; without autodiff the gradient is that of the
+                view.
         """
         with self.precision(np.asarray(x).dtype):
             tensor = self.array(x)
             given = self.array(cotangent)
-            if self.row.vjp is None:
+            if self.row.autodiff.vjp is None:
                 if not hasattr(f, "vjp"):
                     raise TypeError(f"{self.name} has no autodiff: give what xg.lower returns")
                 y, pullback = f.vjp(tensor if view is None else view(tensor), *values)
@@ -73,7 +79,7 @@ class BackendUnderTest:
             def run(tensors: Any) -> list[Tensor]:
                 return [call(tensors[0] if view is None else view(tensors[0]), *values)]
 
-            (y,), pull = self.row.vjp(run, [tensor])
+            (y,), pull = self.row.autodiff.vjp(run, [tensor])
             (gradient,) = pull([given])
             return self.numpy(y), self.numpy(gradient)
 

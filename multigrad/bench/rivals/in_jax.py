@@ -1,7 +1,7 @@
 """Hand-written rivals in JAX: `jax.custom_vjp`, measured under `jax.jit`.
 
-XLA fuses what either writes into the same loops, so that mostly what is kept for backward differs: `plain`
-keeps x, `hand-written` a mask where that is enough, and the cheaper of two equal formulas.
+XLA fuses what either writes into the same loops, so that mostly what is kept for backward differs:
+`plain` keeps x, `hand-written` a mask where that is enough, and the cheaper of two equal formulas.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The hand-written layer in Keras: one `call`, which hands the tensor to the hand-written code of Keras's backend.
+"""The hand-written layer in Keras: one `call`, which hands the tensor to the hand-written code of
+Keras's backend.
 
-It keeps the rule's width in that code, where ours keeps it in a Variable that may change between two steps.
+It keeps the rule's width in that code, where ours keeps it in a Variable that may change between
+two steps.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.

@@ -1,7 +1,7 @@
 """Hand-written rivals in TensorFlow: `tf.custom_gradient`, measured inside one `tf.function`.
 
-`plain` keeps x; `hand-written` keeps a mask where that is enough and runs fewer ops. In a graph the ops run
-one by one, so their number counts.
+`plain` keeps x; `hand-written` keeps a mask where that is enough and runs fewer ops. In a graph the
+ops run one by one, so their number counts.
 """
 
 from __future__ import annotations

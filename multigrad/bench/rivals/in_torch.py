@@ -1,8 +1,10 @@
-"""Hand-written rivals in PyTorch: `torch.autograd.Function` in its old style, which is the cheapest to call.
+"""Hand-written rivals in PyTorch: `torch.autograd.Function` in its old style, which is the cheapest
+to call.
 
-`plain` is what a careful person writes first. `hand-written` is the fastest that keeps every answer of the
-rule, also at NaN and infinity, and stays differentiable twice. `shortcut` gives one of these up, or the check
-for torch.func that `Function.apply` makes, for less time. Parameters are arguments, as a rule's are.
+`plain` is what a careful person writes first. `hand-written` is the fastest that keeps every answer
+of the rule, also at NaN and infinity, and stays differentiable twice. `shortcut` gives one of these
+up, or the check for torch.func that `Function.apply` makes, for less time. Parameters are
+arguments, as a rule's are.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ Tensor: TypeAlias = torch.Tensor
 FEW = 4096
 """Up to this many elements a call costs more than its work, so fewer calls win over faster ones."""
 
-# A tensor without dimensions costs a call 1 us less than a Python number, and changes no dtype or device.
+# A tensor without dimensions costs a call 1 us less than a Python number, and changes no dtype or
+# device.
 ZERO, ONE = torch.zeros(()), torch.ones(())
 
 hardtanh_backward = torch.ops.aten.hardtanh_backward
@@ -138,7 +141,9 @@ def mask(grad_out: Tensor, kept: Tensor) -> Tensor:
 
 
 class Triangular(Function):
-    """Works in place on its one temporary, except under create_graph=True, which needs the old values."""
+    """Works in place on its one temporary, except under create_graph=True, which needs the old
+    values.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: float) -> Tensor:
@@ -157,7 +162,9 @@ class Triangular(Function):
 
 
 class Arctan(Function):
-    """Two kernels at the default alpha, whose alpha / 2 is 1: the sum and the square are one addcmul."""
+    """Two kernels at the default alpha, whose alpha / 2 is 1: the sum and the square are one
+    addcmul.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, alpha: float) -> Tensor:
@@ -214,7 +221,9 @@ class ReLU(Function):
 
 
 class ClipNorm(Function):
-    """Takes the norm as a number, which saves three calls; create_graph=True needs it as a tensor."""
+    """Takes the norm as a number, which saves three calls; create_graph=True needs it as a
+    tensor.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, max_norm: float, eps: float) -> Tensor:
@@ -231,7 +240,9 @@ class ClipNorm(Function):
 
 
 class FusedTriangular(Triangular):
-    """grad_out - grad_out * |clamped x| / width in three kernels: no answer where grad_out is infinite."""
+    """grad_out - grad_out * |clamped x| / width in three kernels: no answer where grad_out is
+    infinite.
+    """
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
@@ -241,7 +252,9 @@ class FusedTriangular(Triangular):
 
 
 class FusedRectangular(Function):
-    """The backward kernel of hardtanh, whose window is open: takes the next numbers outside; lets NaN through."""
+    """The backward kernel of hardtanh, whose window is open: takes the next numbers outside; lets
+    NaN through.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: float, b: float) -> Tensor:
@@ -289,7 +302,9 @@ def open_window(a: float, b: float) -> tuple[float, float]:
 
 
 def enter(cls: type[Function], *values: float) -> Any:
-    """Return a call of the Function past `Function.apply`, whose check for torch.func it leaves out."""
+    """Return a call of the Function past `Function.apply`, whose check for torch.func it leaves
+    out.
+    """
     apply = super(Function, cls).apply
 
     def call(x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
     pytest -p multigrad.testing.plugin --pyargs multigrad.testing.conformance --backends=toy
 
-Every op, VJP, rule, activation and Function, in every dtype, at every edge, against oracles in wider precision. What
-a backend lacks or does differently is what it declares (`unsupported`, `differences`); the rest must be right.
+Every op, VJP, rule, activation and Function, in every dtype, at every edge, against oracles in
+wider precision. What a backend lacks or does differently is what it declares (`unsupported`,
+`differences`); the rest must be right.
 """

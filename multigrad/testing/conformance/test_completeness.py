@@ -1,4 +1,6 @@
-"""Nothing is missing in silence: every op is lowered by every backend, or listed as unsupported with a reason."""
+"""Nothing is missing in silence: every op is lowered by every backend, or listed as unsupported
+with a reason.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import ops
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import UnsupportedOp
-from multigrad.ir import ops
 from multigrad.ir.types import BOOL, FLOATS, INT32
-from multigrad.lowering.backend import load_backend
 
 TABLE = ops.CALLABLE_OPS
 
@@ -22,8 +24,8 @@ TABLE = ops.CALLABLE_OPS
 @pytest.mark.parametrize("op", TABLE, ids=lambda op: op.name)
 def test_every_op_is_lowered_or_listed_with_a_reason(backend: Any, op: ops.Op) -> None:
     native = load_backend(backend.name)
-    lowered = op in native.ops or op.symbol is not None
-    reason = native.unsupported.get(op, "")
+    lowered = op in native.kernels.rows or op.symbol is not None
+    reason = native.kernels.unsupported.get(op, "")
     if isinstance(reason, Mapping):
         # For some dtypes only: the op is lowered, and each of those dtypes has a reason.
         assert lowered, (
@@ -34,24 +36,24 @@ def test_every_op_is_lowered_or_listed_with_a_reason(backend: Any, op: ops.Op) -
         assert not set(FLOATS) <= set(reason), f"{op.name} lacks every float dtype: say so in words"
     else:
         assert lowered or reason.strip(), f"{backend.name} neither lowers {op.name} nor says why"
-        assert not (op in native.ops and reason), "listed although it is lowered"
+        assert not (op in native.kernels.rows and reason), "listed although it is lowered"
 
 
 def test_no_backend_has_rows_for_ops_that_do_not_exist(backend: Any) -> None:
     native = load_backend(backend.name)
-    assert set(native.ops) | set(native.unsupported) <= set(TABLE)
+    assert set(native.kernels.rows) | set(native.kernels.unsupported) <= set(TABLE)
 
 
 def test_backend_callables_have_names_of_their_own(backend: Any) -> None:
     # A lambda says nothing in a traceback or a profile.
-    for op, function in load_backend(backend.name).ops.items():
+    for op, function in load_backend(backend.name).kernels.rows.items():
         assert callable(function), op
         assert getattr(function, "__name__", "") != "<lambda>", op
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_every_float_dtype_of_the_ir_has_a_native_one(backend: Any, name: str) -> None:
-    assert name in str(load_backend(backend.name).dtype(name))
+    assert name in str(load_backend(backend.name).tensors.dtype(name))
 
 
 @pytest.mark.parametrize("op", TABLE, ids=lambda op: op.name)
@@ -69,9 +71,10 @@ def test_an_op_that_a_backend_lacks_is_named_with_the_reason() -> None:
         return grad_out * xg.xp.erf(tin)
 
     numpy = load_backend("numpy")
-    rows = {op: native for op, native in numpy.ops.items() if op is not ops.ERF}
-    lacking = replace(numpy, name="toy", ops=rows, unsupported={ops.ERF: "it has no erf kernel"})
-    graph = xg.compose(smooth).spec().family.graph(True, {})
+    rows = {op: native for op, native in numpy.kernels.rows.items() if op is not ops.ERF}
+    kernels = replace(numpy.kernels, rows=rows, unsupported={ops.ERF: "it has no erf kernel"})
+    lacking = replace(numpy, name="toy", kernels=kernels)
+    graph = xg.compose(smooth).bound_rule().specialization.graph(True, {})
     with pytest.raises(UnsupportedOp, match=r"smooth.*erf.*toy lacks: it has no erf kernel"):
         emit_rule(graph, lacking)
 
@@ -81,7 +84,7 @@ def test_an_op_that_a_backend_lacks_for_a_dtype_is_refused_on_tensors_too(
 ) -> None:
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
-    monkeypatch.setitem(native.unsupported, ops.EXPM1, reasons)  # type: ignore[arg-type]
+    monkeypatch.setitem(native.kernels.unsupported, ops.EXPM1, reasons)  # type: ignore[arg-type]
     half, single = (backend.array(np.ones(2, dtype)) for dtype in ("float16", "float32"))
     with pytest.raises(
         UnsupportedOp, match=rf"expm1.*{backend.name} for float16: no CPU kernel\. C"
@@ -97,8 +100,8 @@ def test_layer_without_a_rule_refuses_a_dtype_for_which_its_op_is_lacking(
 ) -> None:
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
-    monkeypatch.setitem(native.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
-    monkeypatch.setattr(import_module("multigrad.activation"), "_plain", {})
+    monkeypatch.setitem(native.kernels.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
+    monkeypatch.setattr(import_module("multigrad.in_force.activation"), "_lacking", {})
     act = xg.activation("Softplus")
     message = (
         rf"activation 'Softplus' uses softplus, which {backend.name} lacks for float16: no CPU"
@@ -117,7 +120,7 @@ def test_lowered_object_refuses_a_dtype_for_which_an_op_is_lacking(
 
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
-    monkeypatch.setitem(native.unsupported, ops.EXPM1, reasons)  # type: ignore[arg-type]
+    monkeypatch.setitem(native.kernels.unsupported, ops.EXPM1, reasons)  # type: ignore[arg-type]
     x = np.ones(2, "float32")
     lowered = xg.lower(bent, backend.name)
     np.testing.assert_allclose(backend.vjp(lowered, x, x)[1], np.expm1(x), rtol=1e-6)

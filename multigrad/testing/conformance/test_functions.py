@@ -1,7 +1,8 @@
-"""Functions on a backend: outputs and gradients of a gradient of its own, captured and run as it is.
+"""Functions on a backend: outputs and gradients of a gradient of its own, captured and run as it
+is.
 
-The expected numbers are NumPy's, written here by hand. A Function is made of operators and `xg.xp` alone, so that it
-runs as it is on every framework's tensors.
+The expected numbers are NumPy's, written here by hand. A Function is made of operators and `xg.xp`
+alone, so that it runs as it is on every framework's tensors.
 """
 
 from __future__ import annotations
@@ -272,7 +273,7 @@ def test_a_rule_that_runs_as_it_is_gets_the_frameworks_tensors(backend: Any) -> 
     seen = []
 
     def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 2.0) -> Tensor:
-        seen.append(isinstance(grad_out, backend.row.tensor_types()))
+        seen.append(isinstance(grad_out, backend.row.tensors.types))
         return grad_out * factor
 
     rule = xg.register("conformance_as_it_is", native=True)(as_it_is)
@@ -282,7 +283,9 @@ def test_a_rule_that_runs_as_it_is_gets_the_frameworks_tensors(backend: Any) -> 
         np.testing.assert_array_equal(backend.numpy(act(x)), np.maximum(X, 0))
         bare = rule(None, backend.array(G), x, factor=3.0)
         np.testing.assert_array_equal(backend.numpy(bare), G * 3)
-        if backend.row.vjp is not None:  # without autodiff, nothing runs a rule that has no graph
+        if (
+            backend.row.autodiff.vjp is not None
+        ):  # without autodiff, nothing runs a rule that has no graph
             _, (gradient,) = pull(backend, act, (X,), G)
             np.testing.assert_array_equal(gradient, G * 3)
         assert seen and all(seen)

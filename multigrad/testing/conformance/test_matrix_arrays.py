@@ -1,6 +1,8 @@
-"""What test_ops_*.py leave out of the matrix of ops over whole arrays: shapes in every dtype, strides, huge and tiny.
+"""What test_ops_*.py leave out of the matrix of ops over whole arrays: shapes in every dtype,
+strides, huge and tiny.
 
-The exact values are those files' own, in float64 or wider. Tensors are cut from larger ones by the framework itself.
+The exact values are those files' own, in float64 or wider. Tensors are cut from larger ones by the
+framework itself.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.ir import neutral
+from multigrad.tracing import xp_all as neutral
 
 from ..differences import flushes
 from ..oracles import DTYPES, finfo, slack, spread, subnormals

@@ -1,7 +1,9 @@
-"""What test_ops*.py leave out of the matrix of ops: subnormal numbers, more thresholds, every shape and stride.
+"""What test_ops*.py leave out of the matrix of ops: subnormal numbers, more thresholds, every shape
+and stride.
 
-The exact values are those of test_ops.py and test_ops_elementwise.py, in float64 or wider. Where a framework takes
-subnormal numbers for zero (the declared rows of kind "subnormals"), the value at zero is right too.
+The exact values are those of test_ops.py and test_ops_elementwise.py, in float64 or wider. Where a
+framework takes subnormal numbers for zero (the declared rows of kind "subnormals"), the value at
+zero is right too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What test_rules.py leaves out of the matrix of rules and activations: 16 bits, shapes and strides under all of them.
+"""What test_rules.py leaves out of the matrix of rules and activations: 16 bits, shapes and strides
+under all of them.
 
 The numbers are those of the float64 oracles, within the design's bound.
 """
@@ -69,7 +70,9 @@ def test_every_rule_keeps_every_shape_in_every_dtype_under_every_activation(
 
 
 def through_a_view(backend: Any, f: Any, x: Any, g: Any) -> tuple[Any, Any]:
-    """Forward and backward at the strided view of x; the gradient of x itself where the framework has views."""
+    """Forward and backward at the strided view of x; the gradient of x itself where the framework
+    has views.
+    """
     y, gradient = backend.vjp(f, x, g, view=strided)
     if gradient.shape == g.shape:  # without autodiff
         return y, gradient
@@ -91,7 +94,7 @@ def test_every_rule_takes_strided_inputs_in_every_dtype(backend: Any, rule: str)
             assert_same_numbers(grad_in, expected_gradient(rule, strided(x), g), what)
 
 
-# --- true derivatives -----------------------------------------------------------------------------------
+# --- true derivatives -----------------------------------------------------------------------------
 
 
 @each_forward

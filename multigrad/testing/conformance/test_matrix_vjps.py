@@ -1,8 +1,10 @@
-"""The VJP of every elementwise op at every edge, in every dtype, on every backend, against its derivative in float64.
+"""The VJP of every elementwise op at every edge, in every dtype, on every backend, against its
+derivative in float64.
 
-The derivatives are written here, from calculus; at kinks they are what the op's row promises. A number must be within
-4 eps of the exact one, or of the largest value met on the way to it (PEAKS); what is not finite must be equal. Where
-a framework takes subnormal numbers for zero, the derivative at zero is right too.
+The derivatives are written here, from calculus; at kinks they are what the op's row promises. A
+number must be within 4 eps of the exact one, or of the largest value met on the way to it (PEAKS);
+what is not finite must be equal. Where a framework takes subnormal numbers for zero, the derivative
+at zero is right too.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.ir.derivatives import pullback
+from multigrad.backend.discovery import load_backend
 from multigrad.ir.graph import Graph
-from multigrad.ir.passes import simplify
-from multigrad.ir.record import Trace
 from multigrad.ir.types import INPUT
-from multigrad.lowering.backend import load_backend
 from multigrad.lowering.lower import emit_rule
+from multigrad.passes.simplify import simplify
+from multigrad.tracing.derivatives import pullback
+from multigrad.tracing.trace import Trace
 
 from ..differences import DESIGNED, allowed, flushes, kept
 from ..oracles import DTYPES, finfo, slack, spread, subnormals
@@ -167,7 +169,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "threshold": lambda x: xp.threshold(x, 0.5, 20.0),
     "gelu, approximate": lambda x: xp.gelu(x, approximate=True),
 }  # fmt: skip
-# What 4 eps is taken of, where a slope cancels or stands in an exponent: (x, slope) -> the largest value on the way.
+# What 4 eps is taken of, where a slope cancels or stands in an exponent: (x, slope) -> the largest
+# value on the way.
 PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {
     "exp2": lambda x, y: np.exp2(x),
     "sinc": lambda x, y: np.full_like(x, np.pi),  # the angle's error, over x
@@ -181,7 +184,8 @@ PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {
     "lgamma": lambda x, y: np.abs(y) + 2.5, "celu": lambda x, y: np.abs(y) * (1 + np.abs(x)),
     "gelu": lambda x, y: np.ones_like(x), "silu": lambda x, y: 1 + np.abs(x),
     "mish": lambda x, y: 1 + np.abs(x),
-    "gelu, approximate": lambda x, y: 1 + 0.4 * np.fmin(np.abs(x), 10) * (1 + 0.134 * np.fmin(x * x, 100)),
+    "gelu, approximate": lambda x,
+    y: 1 + 0.4 * np.fmin(np.abs(x), 10) * (1 + 0.134 * np.fmin(x * x, 100)),
 }  # fmt: skip
 Pair = tuple[Wide, Wide]
 BINARY: dict[str, Callable[[Wide, Wide], Pair]] = {
@@ -191,12 +195,17 @@ BINARY: dict[str, Callable[[Wide, Wide], Pair]] = {
     "divide": lambda a, b: (1 / b, -a / b / b),
     "maximum": lambda a, b: (share(a, a > b, b), share(a, ~(a > b), b)),
     "minimum": lambda a, b: (share(a, a < b, b), share(a, ~(a < b), b)),
-    "fmax": lambda a, b: (share(a, (a > b) | np.isnan(b), b), share(a, ~((a > b) | np.isnan(b)), b)),
-    "fmin": lambda a, b: (share(a, (a < b) | np.isnan(b), b), share(a, ~((a < b) | np.isnan(b)), b)),
+    "fmax": lambda a,
+    b: (share(a, (a > b) | np.isnan(b), b), share(a, ~((a > b) | np.isnan(b)), b)),
+    "fmin": lambda a,
+    b: (share(a, (a < b) | np.isnan(b), b), share(a, ~((a < b) | np.isnan(b)), b)),
     "floor_divide": lambda a, b: (np.zeros_like(a), np.zeros_like(a)),
-    "copysign": lambda a, b: (np.where(np.signbit(a) == np.signbit(b), 1.0, -1.0), np.zeros_like(a)),
+    "copysign": lambda a,
+    b: (np.where(np.signbit(a) == np.signbit(b), 1.0, -1.0), np.zeros_like(a)),
     "hypot": lambda a, b: (over(a, np.hypot(a, b)), over(b, np.hypot(a, b))),
-    "atan2": lambda a, b: (over(over(b, np.hypot(a, b)), np.hypot(a, b)), -over(over(a, np.hypot(a, b)), np.hypot(a, b))),
+    "atan2": lambda a,
+    b: (over(over(b, np.hypot(a, b)), np.hypot(a, b)),
+        -over(over(a, np.hypot(a, b)), np.hypot(a, b))),
     "logaddexp": lambda a, b: (logistic(a - b), logistic(b - a)),
     "pow": lambda a, b: (
         np.where(b == 0, 0, b * np.power(a, b - 1)), np.where(a > 0, np.power(a, b) * np.log(a), 0)
@@ -204,7 +213,8 @@ BINARY: dict[str, Callable[[Wide, Wide], Pair]] = {
     "remainder": lambda a, b: (np.ones_like(a), -np.floor_divide(a, b)),
     "fmod": lambda a, b: (np.ones_like(a), -(a - np.fmod(a, b)) / b),
     "xlogy": lambda a, b: (np.where((a == 0) & (b <= 0), 0, np.log(b)), np.where(a == 0, 0, a / b)),
-    "xlog1py": lambda a, b: (np.where((a == 0) & (b <= -1), 0, np.log1p(b)), np.where(a == 0, 0, a / (1 + b))),
+    "xlog1py": lambda a,
+    b: (np.where((a == 0) & (b <= -1), 0, np.log1p(b)), np.where(a == 0, 0, a / (1 + b))),
 }  # fmt: skip
 # The largest value on the way to both slopes, where it is not one of them.
 BINARY_PEAKS: dict[str, Callable[[Wide, Wide, Wide], Wide]] = {
@@ -253,7 +263,9 @@ def cotangents(x: Any) -> Any:
 
 
 def error_in_eps(actual: Any, g: Any, slope: Wide, peak: Wide, gain: Wide = 1.0) -> Any:
-    """How far a gradient is from `g * slope`, in eps of the largest value on the way; inf where it is another infinity."""
+    """How far a gradient is from `g * slope`, in eps of the largest value on the way; inf where it
+    is another infinity.
+    """
     info = finfo(actual.dtype)
     got, factor = widen(actual), widen(g)
     expected = factor * slope
@@ -275,7 +287,9 @@ def flushed(x: Any, backend: str) -> Any:
 
 
 def worst(backend: Any, name: str, x: Any, g: Any, actual: Any) -> Any:
-    """The error at each point; the smaller one, where x is a subnormal number that the backend flushes."""
+    """The error at each point; the smaller one, where x is a subnormal number that the backend
+    flushes.
+    """
     assert actual.dtype == x.dtype
     assert actual.shape == x.shape
     errors = []

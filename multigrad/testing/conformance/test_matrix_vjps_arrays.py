@@ -1,7 +1,8 @@
 """The VJPs of the ops over whole arrays in every dtype, against central differences in float64.
 
-A composition of test_vjps*.py is run in float32 and in 16 bits. Its gradient must be within 4 eps of the slope of the
-float64 values times the largest value met on the way, which is read off the graph's nodes one by one.
+A composition of test_vjps*.py is run in float32 and in 16 bits. Its gradient must be within 4 eps
+of the slope of the float64 values times the largest value met on the way, which is read off the
+graph's nodes one by one.
 """
 
 from __future__ import annotations
@@ -14,35 +15,45 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.ir import neutral
-from multigrad.ir.derivatives import pullback
+from multigrad import ops
+from multigrad.backend.discovery import load_backend
 from multigrad.ir.graph import Graph
-from multigrad.ir.passes import simplify
-from multigrad.lowering.backend import load_backend
+from multigrad.ir.op import Op
 from multigrad.lowering.lower import emit_rule
+from multigrad.passes.simplify import simplify
+from multigrad.tracing import xp_all as neutral
+from multigrad.tracing.derivatives import pullback
 
+from ..declared import case_of_any_shape, cases
 from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, slack, spread
 from ..strides import strided
-from .test_vjps import FUNCTIONS as OF_BASIC_OPS
-from .test_vjps import OTHER, X, record_function, slopes
-from .test_vjps_arrays import FUNCTIONS as OF_ARRAY_OPS
+from .test_matrix_vjps import BINARY, UNARY
+from .test_vjps import FUNCTIONS as OF_OPS
+from .test_vjps import OTHER, SPECIAL, X, record_function, slopes
 
 xp: Any = neutral
 Tensor = Any
-# In place of compositions that magnify what rounding does to the product.
-GENTLER: dict[str, Callable[[Tensor], Tensor]] = {
-    "matmul": lambda x: x * xp.sum(x @ xp.swapaxes(0.3 * x - 1.0, 0, 1)),
-    "einsum": lambda x: x * xp.sum(xp.einsum("ij,kj->ik", x, 0.3 * x - 1.0)),
+
+
+def has_edges(row: Op) -> bool:
+    """Return whether test_matrix_vjps.py has the op, at every edge in every dtype."""
+    return row.in_xp in UNARY or row.in_xp in BINARY
+
+
+CASES = {name: case for name, case in cases().items() if not has_edges(case.row)}
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **{name: OF_OPS[name] for name in (*CASES, *SPECIAL)},
+    # In place of one that magnifies what rounding does to the product.
     "einsum of three": lambda x: x * xp.sum(xp.einsum("ij,kj,kl->i", x, 0.1 * x, 0.1 * x)),
-    "einsum with batches": lambda x: x * xp.sum(xp.einsum("...i,...i->...", x, 0.3 * x - 1.0)),
 }
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {**OF_BASIC_OPS, **OF_ARRAY_OPS, **GENTLER}
 NARROW = (FLOAT32, FLOAT16, BFLOAT16)
 
 
 @cache
 def lowered(name: str, backend: str, forward: bool = False) -> Callable[..., Any]:
-    """The gradient `(grad_out, x) -> grad` of a function, or the function itself, emitted for a backend."""
+    """The gradient `(grad_out, x) -> grad` of a function, or the function itself, emitted for a
+    backend.
+    """
     graph = record_function((ANY_SHAPE if name in ANY_SHAPE else FUNCTIONS)[name])
     return emit_rule(graph if forward else simplify(pullback(graph)), load_backend(backend))[0]
 
@@ -51,7 +62,7 @@ def largest_met(graph: Graph, *arrays: Any) -> float:
     """The largest finite magnitude among all values of a graph, computed in float64."""
     values: dict[Any, Any] = dict(zip(graph.inputs, arrays, strict=True))
     largest = max(np.max(np.abs(array), initial=0) for array in arrays)
-    for node in graph.nodes():
+    for node in graph.nodes:
         if node in values:
             continue
         attrs = dict(node.attrs)
@@ -59,7 +70,8 @@ def largest_met(graph: Graph, *arrays: Any) -> float:
             values[node] = attrs["value"]
             continue
         if "dtype" in attrs:
-            attrs["dtype"] = np.dtype(bool if attrs["dtype"] == "bool" else np.float64)
+            kind = {"bool": bool, "int32": np.int32}.get(attrs["dtype"], np.float64)
+            attrs["dtype"] = np.dtype(kind)
         values[node] = node.op.numpy(*(values[operand] for operand in node.operands), **attrs)
         number = np.abs(np.asarray(values[node], np.float64))
         largest = max(largest, np.max(number, where=np.isfinite(number), initial=0))
@@ -90,47 +102,32 @@ def test_the_vjp_is_the_slope_in_every_narrower_dtype(backend: Any, name: str) -
         assert_gradient(backend, name, x, g, evaluate(backend, lowered(name, backend.name), g, x))
 
 
-def spread_out(reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    """x times a reduction over all of it."""
-    return lambda x: x * reduce(x)
-
-
+OF_ANY_SHAPE = {
+    case.name: case
+    for row in ops.CALLABLE_OPS
+    if not has_edges(row) and (case := case_of_any_shape(row)) is not None
+}
 ANY_SHAPE: dict[str, Callable[[Tensor], Tensor]] = {
-    **{
-        f"{reduce.__name__} of any shape": spread_out(reduce)
-        for reduce in (
-            xp.sum, xp.mean, xp.max, xp.min, xp.prod, xp.norm, xp.var, xp.std, xp.logsumexp,
-            xp.median, xp.count_nonzero, xp.size,
-        )
-    },
-    "softmax of any shape": lambda x: x * xp.softmax(x, axis=-1),
-    "log_softmax of any shape": lambda x: x * xp.log_softmax(x, axis=-1),
-    "cumsum of any shape": lambda x: x * xp.cumsum(x, axis=-1),
-    "cumprod of any shape": lambda x: x * xp.cumprod(x, axis=-1),
-    "cummax of any shape": lambda x: x * xp.cummax(x, axis=-1),
-    "sort of any shape": lambda x: x * xp.sort(x, axis=-1),
-    "argmax_mask of any shape": lambda x: x * xp.argmax_mask(x, axis=-1),
-    "top_k_mask of any shape": lambda x: x * xp.top_k_mask(x, 2, axis=-1),
-    "quantile_weights of any shape": lambda x: x * xp.quantile_weights(x, 0.3, -1),
-    "flip of any shape": lambda x: x * xp.flip(x),
+    **{name: case.smooth for name, case in OF_ANY_SHAPE.items()},
+    "size of any shape": lambda x: x * xp.size(x),
     "roll of any shape": lambda x: x * xp.roll(x, 1),
     "reshape of any shape": lambda x: x * xp.reshape_like(xp.square(xp.reshape(x, -1)), x),
-    "expand_dims of any shape": lambda x: x * xp.reshape_like(xp.squeeze(xp.square(xp.expand_dims(x, -1)), -1), x),
+    "expand_dims of any shape": lambda x: (
+        x * xp.reshape_like(xp.squeeze(xp.square(xp.expand_dims(x, -1)), -1), x)
+    ),
     "repeat of any shape": lambda x: x * xp.sum(xp.square(xp.repeat(x, 2))),
     "concatenate of any shape": lambda x: x * xp.sum(xp.square(xp.concat([x, x * x], axis=None))),
     "stack of any shape": lambda x: x * xp.sum(xp.stack([x, x * x], axis=0)),
     "getitem of any shape": lambda x: x * xp.sum(xp.square(xp.getitem(x, (..., None)))),
-}  # fmt: skip
+}
 SHAPES = ((), (0,), (3,), (2, 3, 4))
-# What has no value over nothing: frameworks raise their own errors, or give an infinity.
-NEEDS_ELEMENTS = {"max", "min", "median", "argmax_mask", "quantile_weights", "top_k_mask"}
 
 
 @pytest.mark.parametrize("name", ANY_SHAPE)
 def test_vjps_of_ops_over_whole_arrays_take_every_shape(backend: Any, name: str) -> None:
     function = lowered(name, backend.name)
     for shape in SHAPES:
-        if shape == (0,) and name.split(" ")[0] in NEEDS_ELEMENTS:
+        if shape == (0,) and name in OF_ANY_SHAPE and OF_ANY_SHAPE[name].needs_elements():
             continue
         for dtype in DTYPES if shape in ((3,), (2, 3, 4)) else (FLOAT32,):
             x, g = points(shape, dtype), np.asarray(spread(shape, dtype, seed=1, width=0.5))

@@ -1,7 +1,7 @@
 """Every op over whole arrays, on every backend, against NumPy and SciPy in a wider precision.
 
-What only moves elements must be exact, NaN and infinities included; masks too. Numbers must be within 4 eps of
-the exact result, or of the largest value met on the way to it (`SCALES`).
+What only moves elements must be exact, NaN and infinities included; masks too. Numbers must be
+within 4 eps of the exact result, or of the largest value met on the way to it (`SCALES`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from multigrad.ir import neutral
+from multigrad.tracing import xp_all as neutral
 
 from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, spread
 from .test_ops import assert_close, special_rows, widen
@@ -25,13 +25,16 @@ Function = Callable[..., Any]
 
 # Shapes, and the axes to try for each.
 AXES: dict[tuple[int, ...], tuple[int, ...]] = {
-    (): (0, -1), (3,): (0, -1), (1,): (0,), (0,): (0,), (2, 3, 4): (0, 1, -1, -3), (2, 0, 3): (1, 2),
+    (): (0, -1), (3,): (0, -1), (1,): (0,), (0,): (0,), (2, 3, 4): (0, 1, -1, -3),
+    (2, 0, 3): (1, 2),
 }  # fmt: skip
 SETS: tuple[Any, ...] = (None, 0, -1, (0, 2), (-1, -2), (0, 1, 2))
 
 
 def inputs(dtype: Any) -> list[tuple[Any, int]]:
-    """Arrays with an axis, of all shapes in float32; the last ones hold NaN, infinities, ties and zeros."""
+    """Arrays with an axis, of all shapes in float32; the last ones hold NaN, infinities, ties and
+    zeros.
+    """
     tried: dict[Any, Any] = AXES if dtype == FLOAT32 else {(2, 3, 4): (1,)}
     cases = [(spread(shape, dtype), axis) for shape in tried for axis in tried[shape]]
     rows = special_rows(dtype)
@@ -60,7 +63,7 @@ def exactly_equal(actual: Any, expected: Any, what: str) -> None:
     np.testing.assert_array_equal(actual.astype(kind), expected.astype(kind), err_msg=what)
 
 
-# --- reductions ---------------------------------------------------------------------------------------
+# --- reductions -----------------------------------------------------------------------------------
 
 
 def power_norm(order: float) -> Function:
@@ -122,13 +125,18 @@ REDUCTIONS: dict[str, tuple[Function, Function, float]] = {
     "norm": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, ord=2), power_norm(2), 4),
     "norm of order 1": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, 1), power_norm(1), 4),
     "norm of order 3": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, 3), power_norm(3), 16),
-    "norm of order 0.5": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, 0.5), power_norm(0.5), 32),
-    "norm of order inf": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, np.inf), power_norm(np.inf), 0),
+    "norm of order 0.5": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, 0.5),
+        power_norm(0.5), 32),
+    "norm of order inf": (lambda x, axis, keepdims: xp.norm(x, axis, keepdims, np.inf),
+        power_norm(np.inf), 0),
     "logsumexp": (xp.logsumexp, log_sum_exp, 4),
     "median": (xp.median, quantile_of(0.5), 4),
-    "quantile": (lambda x, axis, keepdims: xp.quantile(x, 0.3, axis, keepdims), quantile_of(0.3), 4),
-    "quantile 0": (lambda x, axis, keepdims: xp.quantile(x, 0, axis, keepdims), quantile_of(0.0), 0),
-    "quantile 1": (lambda x, axis, keepdims: xp.quantile(x, 1, axis, keepdims), quantile_of(1.0), 0),
+    "quantile": (lambda x, axis, keepdims: xp.quantile(x, 0.3, axis, keepdims), quantile_of(0.3),
+        4),
+    "quantile 0": (lambda x, axis, keepdims: xp.quantile(x, 0, axis, keepdims), quantile_of(0.0),
+        0),
+    "quantile 1": (lambda x, axis, keepdims: xp.quantile(x, 1, axis, keepdims), quantile_of(1.0),
+        0),
 }  # fmt: skip
 # These meet values larger than their result.
 PEAKED = {"logsumexp", "median", "quantile"}
@@ -159,7 +167,8 @@ def test_reductions_of_nothing_give_the_neutral_element(backend: Any) -> None:
         x = np.zeros((2, 0), dtype)
         for function, expected in (
             (xp.prod, 1), (xp.count_nonzero, 0), (xp.logsumexp, -np.inf), (xp.median, np.nan),
-            (lambda x, axis: xp.norm(x, axis, ord=np.inf), 0), (lambda x, axis: xp.norm(x, axis, ord=3), 0),
+            (lambda x, axis: xp.norm(x, axis, ord=np.inf), 0),
+            (lambda x, axis: xp.norm(x, axis, ord=3), 0),
         ):  # fmt: skip
             actual = run(backend, lambda t, f=function: f(t, axis=1), x)
             exactly_equal(actual, np.full(2, expected, dtype), f"{function}, {dtype}")
@@ -188,7 +197,7 @@ def test_sixteen_bit_results_round_once(backend: Any, dtype: Any) -> None:
         ).all()
 
 
-# --- products ------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 
 PRODUCTS = [
     ((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)),
@@ -248,7 +257,8 @@ def slope(ct: Any, a: Any, b: Any, operand: int) -> Wide:
 
 
 SUBSCRIPTS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "ij,jk->ik": ((2, 3), (3, 4)), "ij,jk": ((2, 3), (3, 4)), "bij,bkj->bik": ((2, 3, 4), (2, 5, 4)),
+    "ij,jk->ik": ((2, 3), (3, 4)), "ij,jk": ((2, 3), (3, 4)),
+    "bij,bkj->bik": ((2, 3, 4), (2, 5, 4)),
     "i,j->ij": ((2,), (3,)), "ij->ji": ((2, 3),), "ij->i": ((2, 3),), "ij->": ((2, 3),),
     "i,i->": ((3,), (3,)), "ij,jk,kl->il": ((2, 3), (3, 4), (4, 2)), "ij,ik->jk": ((2, 3), (2, 4)),
     "...ij,...jk->...ik": ((5, 2, 3), (5, 3, 4)), "ij,kl->ik": ((2, 3), (4, 2)),
@@ -295,7 +305,7 @@ def test_standardize_gives_mean_zero_and_variance_one(backend: Any) -> None:
     np.testing.assert_allclose(y.std(1), 1, rtol=1e-4)
 
 
-# --- random draws ----------------------------------------------------------------------------------------
+# --- random draws ---------------------------------------------------------------------------------
 
 
 def draw(backend: Any, function: Function, dtype: Any = FLOAT32) -> Any:

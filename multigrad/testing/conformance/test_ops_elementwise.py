@@ -1,4 +1,6 @@
-"""Elementwise ops beyond arithmetic, on every backend, against scipy and NumPy in a wider precision; see `test_ops.py`."""
+"""Elementwise ops beyond arithmetic, on every backend, against scipy and NumPy in a wider
+precision; see `test_ops.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.ir.activation_meaning import SELU_ALPHA, SELU_SCALE
+from multigrad.ops.activations import SELU_ALPHA, SELU_SCALE
 
 from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, edge_values, finfo, spread
 from .test_ops import Wide, assert_close, call, native_dtype, numbers, widen
@@ -127,7 +129,9 @@ NOT_FAR = {"tan", "sinc"}  # the reduction of large angles has its own rounding
 
 
 def operands(dtype: Any) -> Any:
-    """Edge values, random numbers, and some between -1 and 1, where many of these functions live."""
+    """Edge values, random numbers, and some between -1 and 1, where many of these functions
+    live.
+    """
     narrow = np.random.default_rng(1).uniform(-1, 1, 60).astype(dtype)
     return np.concatenate([numbers(dtype), narrow, np.arange(-30, 31).astype(dtype)])
 

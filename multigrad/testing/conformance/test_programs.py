@@ -1,7 +1,8 @@
-"""Random programs from the op table, emitted for a backend, against float64 with a bound on rounding.
+"""Random programs from the op table, emitted for a backend, against float64 with a bound on
+rounding.
 
-125 programs by default; MULTIGRAD_PROGRAMS asks for more, MULTIGRAD_SEED for others. A failure is shrunk and printed
-as the graph and the elements that differ. See `multigrad/testing/programs/`.
+125 programs by default; MULTIGRAD_PROGRAMS asks for more, MULTIGRAD_SEED for others. A failure is
+shrunk and printed as the graph and the elements that differ. See `multigrad/testing/programs/`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SHARD = 125  # programs of one test, so that workers can share them
 def test_random_programs_give_the_numbers_of_the_interpreter(
     backend: Any, compiling: bool, shard: int
 ) -> None:
-    table = [op for op in TAKING_PART if op not in backend.row.unsupported]
+    table = [op for op in TAKING_PART if op not in backend.row.kernels.unsupported]
     compiled = [backend.name] if compiling else []
     tally = check_random([backend], SEED + 1000 + shard, SHARD, compiled, table=table)
     assert tally.programs == SHARD

@@ -1,4 +1,6 @@
-"""The random draws of a backend: those of `jax.random` bit for bit, by values recorded from jax 0.10.2, and NumPy's."""
+"""The random draws of a backend: those of `jax.random` bit for bit, by values recorded from jax
+0.10.2, and NumPy's.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,18 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import ops
 from multigrad import random as core
-from multigrad.ir import ops
+from multigrad.backend.values import read_key
 
-from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform
+from ..generator import fold_in, uniform
+from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64
 
 KEY = (0, 7)
 KEYS = ((0, 0), (0, 7), (0xDEADBEEF, 0xFFFFFFFF))
 LONG = 70_001  # more than one block of NumPy's
-# jax.random.uniform(jax.random.key(7), (70001,), dtype): the first three, and the CRC-32 of all bytes.
+# jax.random.uniform(jax.random.key(7), (70001,), dtype): the first three, and the CRC-32 of all
+# bytes.
 RECORDED = {
     FLOAT16: ((0.16015625, 0.4921875, 0.162109375), 0xEC91B27A),
     BFLOAT16: ((0.0390625, 0.0, 0.6640625), 0x21A0362F),
@@ -30,11 +35,13 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def draw(backend: Any, op: ops.Op, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """What the op's kernel draws, like zeros of this shape and dtype."""
     with backend.precision(dtype):
-        return backend.numpy(backend.row.ops[op](key, backend.array(np.zeros(shape, dtype))))
+        return backend.numpy(
+            backend.row.kernels.rows[op](key, backend.array(np.zeros(shape, dtype)))
+        )
 
 
 def native_key(backend: Any, key: tuple[int, int]) -> Any:
-    return backend.row.key_pair(backend.array(np.array(key, np.uint32)))
+    return read_key(backend.row, backend.array(np.array(key, np.uint32)))
 
 
 def order_bits(values: Any) -> Any:
@@ -84,7 +91,7 @@ def test_a_key_tensor_draws_what_its_two_ints_draw(backend: Any, dtype: Any) -> 
 @pytest.mark.parametrize("n", [0, 3, 2**32 - 1])
 def test_fold_in_gives_the_words_of_the_algorithm(backend: Any, n: int) -> None:
     for key in KEYS:
-        assert tuple(int(word) for word in backend.row.fold_in(key, n)) == fold_in(key, n)
+        assert tuple(int(word) for word in backend.row.draws.fold_in(key, n)) == fold_in(key, n)
 
 
 def test_rules_draw_by_the_key_of_use_and_the_count_of_applications(backend: Any) -> None:
@@ -107,7 +114,7 @@ def test_without_a_key_every_application_draws_anew_or_says_what_to_pass(backend
         return backend.numpy(pullback(backend.array(x))[0])
 
     try:
-        backend.row.draw_key()
+        backend.row.draws.draw_key()
     except xg.RuleError as error:  # a framework without a generator of its own
         assert "key=" in str(error)
         return

@@ -1,7 +1,8 @@
 """The same numbers everywhere: every rule under every activation, on every backend, in every dtype.
 
-The bound is the design's (see `assert_same_numbers`), against float64 oracles. Where a framework differs, its backend
-declares it with the reason in its `differences`, and the declared behavior is what is tested.
+The bound is the design's (see `assert_same_numbers`), against float64 oracles. Where a framework
+differs, its backend declares it with the reason in its `differences`, and the declared behavior is
+what is tested.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.values import read_key
 
-from ...lowering.differences import ALL, KINDS
+from ...backend.differences import ALL, KINDS
 from ..differences import flushes, kept, unsettled
 from ..oracles import (
     BFLOAT16,
@@ -89,7 +91,7 @@ def run(
     if rule not in RANDOM:
         return backend.vjp(f, x, g)
     floats = {**xg.get(rule).params, **(params or {})}
-    key = backend.row.key_pair(backend.array(np.array(KEY, np.uint32)))
+    key = read_key(backend.row, backend.array(np.array(KEY, np.uint32)))
     return backend.vjp(f, x, g, *(floats[name] for name in sorted(floats)), key)
 
 
@@ -99,7 +101,9 @@ def expected_gradient(rule: str, x: Any, g: Any, params: dict[str, Any] | None =
 
 
 def cotangents(rule: str, like: Any) -> Any:
-    """Gradients to push back: ordinary ones, zeros, and where elements are independent also the ends of the range."""
+    """Gradients to push back: ordinary ones, zeros, and where elements are independent also the
+    ends of the range.
+    """
     g = spread(like.shape, like.dtype, seed=1, width=1.0)
     g[::7] *= 0.0
     if rule not in WHOLE_TENSOR:
@@ -217,7 +221,7 @@ def test_sixteen_bit_norms_and_means_are_accumulated_in_float32(backend: Any) ->
         np.testing.assert_array_equal(grad_in.astype(np.float64), 0.0)
 
 
-# --- the declared differences -----------------------------------------------------------------------
+# --- the declared differences ---------------------------------------------------------------------
 
 
 def test_a_declared_formula_is_needed(backend: Any) -> None:

@@ -1,4 +1,6 @@
-"""What a backend says of its tensors: to and from NumPy, who owns them, params, errors, and its compiler."""
+"""What a backend says of its tensors: to and from NumPy, who owns them, params, errors, and its
+compiler.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.discovery import backend_of
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, UnsupportedOp
-from multigrad.forwards import find_forward
-from multigrad.lowering.backend import backend_of
-from multigrad.lowering.lower import lower_derivative, lower_family
+from multigrad.lowering.forwards import find_forward
+from multigrad.lowering.lower import lower_graphs
 from multigrad.registry import resolve
+from multigrad.rulebook.under import RuleUnder
 
 from ..oracles import DTYPES, FLOAT32, LIBRARY, spread
 
@@ -42,9 +45,9 @@ def layouts(dtype: Any) -> dict[str, Any]:
 def test_arrays_come_back_as_they_were_in_every_dtype_and_layout(backend: Any, dtype: Any) -> None:
     for name, array in layouts(dtype).items():
         with backend.precision(dtype):
-            tensor = backend.row.from_numpy(array)
-            back = backend.row.to_numpy(tensor)
-        assert isinstance(tensor, backend.row.tensor_types()), name
+            tensor = backend.row.tensors.from_numpy(array)
+            back = backend.row.tensors.to_numpy(tensor)
+        assert isinstance(tensor, backend.row.tensors.types), name
         assert tuple(tensor.shape) == array.shape, name
         assert dtype.name in str(tensor.dtype), name
         assert isinstance(back, np.ndarray), name
@@ -55,7 +58,7 @@ def test_arrays_come_back_as_they_were_in_every_dtype_and_layout(backend: Any, d
 def test_a_tensor_belongs_to_its_backend_and_its_values_are_known(backend: Any) -> None:
     tensor = backend.array(X)
     assert backend_of(tensor) is backend.row
-    assert not backend.row.is_traced(tensor)
+    assert not backend.row.tensors.is_traced(tensor)
     assert (backend.row.name, len(tensor.shape), tensor.ndim) == (backend.name, 1, 1)
 
 
@@ -64,23 +67,23 @@ def test_the_backend_is_listed_as_installed(backend: Any) -> None:
     assert status.installed and status.version and status.reason is None
 
 
-# --- params -------------------------------------------------------------------------------------------
+# --- params ---------------------------------------------------------------------------------------
 
 
 def test_a_changed_number_is_an_argument_of_one_lowering(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = import_module("multigrad.lowering.entries")
+    functions = import_module("multigrad.functions.captured")
     lowered = []
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         lowered.append(args)
-        return lower_family(*args, **kwargs)
+        return lower_graphs(*args, **kwargs)
 
     def window(ctx: Any, grad_out: Tensor, tin: Tensor, width: float = 1.0) -> Tensor:
         return grad_out * (abs(tin) < width)
 
-    monkeypatch.setattr(entries, "lower_family", counting)
+    monkeypatch.setattr(functions, "lower_graphs", counting)
     rule = xg.register("conformance_window")(window)
     try:
         act = xg.activation("ReLU")
@@ -104,17 +107,17 @@ def test_a_param_may_be_a_tensor_of_the_backend(backend: Any) -> None:
     np.testing.assert_allclose(backend.numpy(gradient), expected, rtol=1e-6)
 
 
-# --- residuals ----------------------------------------------------------------------------------------
+# --- residuals ------------------------------------------------------------------------------------
 
 
 def residuals(backend: Any, rule: str, forward: str) -> tuple[tuple[str, ...], list[str]]:
     """The names that forward keeps, and the dtypes of those that it computes."""
-    family = resolve(rule).spec().family
-    lowered = lower_family(family, backend.row, find_forward(forward), {})
-    assert lowered.lowering is not None and lowered.lowering.pair is not None
-    pair = lowered.lowering.pair
-    cut = pair.cut(backend.row.differentiates_residuals)
-    assert lowered.lowering.residuals == cut.residuals
+    specialization = resolve(rule).bound_rule().specialization
+    graphs = RuleUnder(specialization, find_forward(forward)).graphs({})
+    lowered = lower_graphs(graphs, backend.row)
+    assert lowered.emitted is not None
+    cut = graphs.cut(backend.row.autodiff.keeps_float_derivatives)
+    assert lowered.emitted.residuals == cut.residuals
     return cut.residuals, [cut.type(name).dtype for name in cut.computed]
 
 
@@ -130,12 +133,12 @@ def test_what_needs_nothing_keeps_nothing(backend: Any) -> None:
 
 
 def test_a_derivative_that_the_output_tells_keeps_the_output(backend: Any) -> None:
-    lowered = lower_derivative(find_forward("Logistic"), backend.row)
-    assert lowered.lowering is not None
-    assert lowered.lowering.residuals == ("output",)
+    lowered = lower_graphs(RuleUnder(None, find_forward("Logistic")).graphs({}), backend.row)
+    assert lowered.emitted is not None
+    assert lowered.emitted.residuals == ("output",)
 
 
-# --- errors -------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
@@ -158,14 +161,14 @@ def test_a_gradient_of_another_shape_is_refused(backend: Any) -> None:
 
 
 def test_forward_mode_is_there_or_refused_by_name(backend: Any) -> None:
-    if backend.row.forward_mode:
+    if backend.row.autodiff.forward_mode:
         assert xg.lower("triangular", backend.name, forward="Heaviside", forward_mode=True)
         return
     with pytest.raises(UnsupportedOp, match=rf"'{backend.name}' has no custom forward mode"):
         xg.lower("triangular", backend.name, forward_mode=True)
 
 
-# --- the emitted source, and the compiler ---------------------------------------------------------------
+# --- the emitted source, and the compiler ---------------------------------------------------------
 
 
 def test_the_source_of_a_lowered_rule_can_be_read(backend: Any) -> None:
@@ -181,7 +184,7 @@ def test_compiled_code_gives_the_same_and_follows_the_rule_in_force(backend: Any
         y, pullback = xg.vjp(act, x)
         return y, pullback(g)[0]
 
-    if backend.row.jit is None:
+    if backend.row.compiler.jit is None:
         with pytest.raises(BackendNotFound, match=rf"'{backend.name}' has no compiler"):
             xg.jit(both, backend.name)
         return
@@ -199,7 +202,7 @@ def compiled_vjp(backend: Any, f: Any) -> Any:
     return backend.numpy(y), [backend.numpy(g) for g in pullback(backend.array(G))]
 
 
-# --- everything at once ---------------------------------------------------------------------------------
+# --- everything at once ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", LIBRARY)

@@ -1,7 +1,7 @@
 """What ops over whole arrays mean, in float64; see `elementwise.py`.
 
-What moves elements moves their bounds with them. A permutation or a mask in which two elements within each
-other's bounds may change places is not known for the whole row.
+What moves elements moves their bounds with them. A permutation or a mask in which two elements
+within each other's bounds may change places is not known for the whole row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..oracles import FLOAT64, finfo, fold_in, uniform
+from ..generator import fold_in, uniform
+from ..oracles import FLOAT64, finfo
 from .bounded import (
     BOOL,
     Bounded,
@@ -55,7 +56,7 @@ def along_rows(axis: Axis) -> Function:
     return reach
 
 
-# --- reductions -------------------------------------------------------------------------------------------
+# --- reductions -----------------------------------------------------------------------------------
 
 
 def terms(x: Bounded, axes: tuple[int, ...]) -> int:
@@ -206,7 +207,7 @@ def glu(x: Bounded, axis: int) -> Bounded:
     return evaluate("mul", (half(x, axis, 0), gate), {}, x.dtype)
 
 
-# --- products ---------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 
 
 def matmul(a: Bounded, b: Bounded) -> Bounded:
@@ -227,7 +228,9 @@ def einsum(*arrays: Bounded, subscripts: str) -> Bounded:
 
 
 def matmul_left(cotangent: Bounded, b: Bounded, like: Bounded) -> Bounded:
-    """By its definition: the one array whose product with any da is that of the cotangent with da @ b."""
+    """By its definition: the one array whose product with any da is that of the cotangent with da @
+    b.
+    """
 
     def function(c: Array, other: Array) -> Array:
         result = np.zeros(like.shape)
@@ -262,7 +265,7 @@ def bilinear(function: Function, x: Bounded, y: Bounded) -> Bounded:
     return multilinear(function, x, y, ulps=64)
 
 
-# --- random draws -----------------------------------------------------------------------------------------
+# --- random draws ---------------------------------------------------------------------------------
 
 
 def draw(key: Any, x: Bounded, dtype: Any) -> Bounded:
@@ -318,6 +321,7 @@ WIDE: dict[str, Function] = {
 }  # fmt: skip
 ROWS: dict[str, Function] = {
     "any": quantifier("any"), "all": quantifier("all"), "uniform_like": uniform_like,
-    "normal_like": normal_like, "bernoulli_like": bernoulli_like, "rademacher_like": rademacher_like,
+    "normal_like": normal_like, "bernoulli_like": bernoulli_like,
+    "rademacher_like": rademacher_like,
     "exponential_like": exponential_like, "gumbel_like": gumbel_like, "fold_in": fold,
 }  # fmt: skip

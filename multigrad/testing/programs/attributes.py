@@ -1,32 +1,31 @@
-"""Which rows take part in programs, and what values their attributes may have: an attribute's name says it."""
+"""Which rows take part in programs, and what values their attributes may have: the row's samples,
+or what that kind of attribute may be for the shapes of the operands.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.ir import ops
-from multigrad.ir import shapes as shape_rows
-from multigrad.ir.constants import freeze
-from multigrad.ir.ops import Op
+from multigrad import ops
+from multigrad.ir.array_values import freeze
+from multigrad.ir.op import Attr, Op
 from multigrad.ir.types import FLOATS, INT32, T
+from multigrad.ops import attributes
+
+from ..declared import NEED_AN_AXIS, domain_of
 
 Draw = Callable[[Any], Any]
 Shape = tuple[int, ...]
 
 # Rows that take no part, and why.
-LEFT_OUT: dict[Op, str] = {}
-# Reductions and the like that take several axes, or None for all of them.
-MANY_AXES = (ops.SOFTMAX, ops.LOG_SOFTMAX, ops.FLIP, ops.QUANTILE_WEIGHTS)
-NO_AXIS = (ops.ARGMAX_MASK, ops.ARGMIN_MASK)
-# To reductions and orders a scalar is one element along any axis; to these it is not.
-NEED_AN_AXIS = {row for row in vars(shape_rows).values() if isinstance(row, Op)} - {
-    ops.FLIP,
-    ops.ROLL,
+LEFT_OUT: dict[Op, str] = {
+    row: "an operand falls along its axis, which a program does not see to"
+    for row in ops.CALLABLE_OPS
+    if any(domain_of(row, i).falls for i in range(len(row.operands)))
 }
 
 
@@ -34,30 +33,33 @@ class Refused(Exception):
     """A step that means nothing."""
 
 
-def choice(*values: Any) -> Callable[..., Any]:
-    def pick(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
-        return draw(st.sampled_from(values))
-
-    return pick
-
-
 def pick_axis(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
-    rank = len(shapes[0]) + (op in (ops.EXPAND_DIMS, ops.STACK))
-    one = draw(st.integers(-max(rank, 1), max(rank, 1) - 1))
-    if op is ops.ROLL and isinstance(drawn["shift"], tuple):
-        return (
-            (one, *(one + 1 if one < 0 else one - 1,))
-            if rank > 1 and one not in (-1, 0)
-            else (0, 1)
-        )
+    rank = len(shapes[0])
+    if rank == 0 and op in NEED_AN_AXIS:
+        raise Refused
+    return draw(st.integers(-max(rank, 1), max(rank, 1) - 1))
+
+
+def pick_axis_or_none(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
+    return draw(st.sampled_from([pick_axis(draw, op, shapes, drawn), None]))
+
+
+def pick_new_axis(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
+    rank = len(shapes[0]) + 1
+    return draw(st.integers(-rank, rank - 1))
+
+
+def pick_axes(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
+    """One axis, two, or all of them."""
+    rank = len(shapes[0])
     if op is ops.SQUEEZE:
         ones = tuple(i for i, n in enumerate(shapes[0]) if n == 1)
         return draw(st.sampled_from([None, *ones, ones]))
-    if rank == 0 and op in NEED_AN_AXIS:
-        raise Refused
-    several = "keepdims" in op.attrs or op in MANY_AXES
-    if not several:
-        return draw(st.sampled_from([one, None])) if op in (*NO_AXIS, ops.ROLL) else one
+    one = pick_axis(draw, op, shapes, drawn)
+    if op is ops.ROLL:
+        if not isinstance(drawn["shift"], tuple):
+            return draw(st.sampled_from([one, None]))
+        return (one, one + 1 if one < 0 else one - 1) if one not in (-1, 0) else (0, 1)
     pairs = [(i, j) for i in range(rank) for j in range(-rank, rank) if i != j % rank]
     return draw(st.sampled_from([one, None, *pairs[:4]]))
 
@@ -73,12 +75,12 @@ def pick_shape(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any
     if op is ops.BROADCAST_TO_SHAPE:
         wide = tuple(3 if n == 1 else n for n in shape)
         return draw(st.sampled_from([wide, (2, *wide), shape]))
-    size = math.prod(shape)
+    size = int(np.prod(shape))
     known = [(size, 1), shape[::-1], (1, *shape)]
     return draw(st.sampled_from([(-1,), *known, (2, -1), (-1, 3), (1, -1)]))
 
 
-def pick_axes(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
+def pick_order(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
     order = draw(st.permutations(range(len(shapes[0]))))
     return draw(st.sampled_from([tuple(order), None]))
 
@@ -134,27 +136,39 @@ def pick_subscripts(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str
     return f"{','.join(terms)}->{''.join(kept)}"
 
 
-ATTRS: dict[str, Callable[..., Any]] = {
-    "axis": pick_axis, "keepdims": choice(False, True), "correction": choice(0, 1, 0.5),
-    "ord": choice(2, 1, 3, 0.5, math.inf), "q": choice(0.5, 0.0, 0.25, 0.3, 1.0), "n": choice(1, 2),
-    "slope": choice(0.01, 0.3, 0.0), "alpha": choice(1.0, 1.5, 0.5), "approximate": choice(False, True),
-    "b": choice(4.0, 0.0, 1.0), "lambd": choice(0.5, 2.0, 0.0), "threshold": choice(0.5, -1.0),
-    "default": choice(20.0, 0.0), "min": choice(-1.0, -2.0), "max": choice(1.0, 0.5),
-    "nan": choice(0.0, 7.0), "posinf": choice(None, 1.0), "neginf": choice(None, -2.0),
-    "dtype": pick_dtype, "shape": pick_shape, "axes": pick_axes, "axis1": pick_place,
-    "axis2": pick_place, "source": pick_place, "destination": pick_place,
-    "shift": choice(1, -2, (1, 2)), "offset": choice(0, 1, -1), "index": pick_index,
-    "indices": pick_indices, "position": choice(0, 1), "repetitions": pick_repetitions,
-    "repeats": choice(2, 1, 3), "widths": pick_widths, "fill": choice(0.0, 5.0, -1.5),
-    "k": choice(1, 2, 0, 9), "reverse": choice(False, True), "descending": choice(False, True),
-    "subscripts": pick_subscripts, "value": pick_array,
-}  # fmt: skip
+PICKS: dict[Attr, Callable[..., Any]] = {
+    attributes.AXIS: pick_axis,
+    attributes.AXIS_OR_NONE: pick_axis_or_none,
+    attributes.AXES: pick_axes,
+    attributes.LAST_AXES: pick_axes,
+    attributes.NEW_AXIS: pick_new_axis,
+    attributes.PLACE: pick_place,
+    attributes.MOVED: pick_place,
+    attributes.PLACES: pick_order,
+    attributes.DTYPE: pick_dtype,
+    attributes.SHAPE: pick_shape,
+    attributes.INDEX: pick_index,
+    attributes.INDICES: pick_indices,
+    attributes.REPETITIONS: pick_repetitions,
+    attributes.WIDTHS: pick_widths,
+    attributes.SUBSCRIPTS: pick_subscripts,
+    attributes.ANYTHING: pick_array,
+}
 KINDS = ("float", "same", "bool", "where", "raw", "int")
 
 
+def pick(draw: Draw, op: Op, name: str, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
+    """Draw an attribute, after those already drawn."""
+    attr = op.attrs[name]
+    if attr in PICKS:
+        return PICKS[attr](draw, op, shapes, drawn)
+    return draw(st.sampled_from(attr.samples))
+
+
 def takes_part(op: Op) -> bool:
-    """Whether programs can be made of a row from its declaration alone."""
-    return op not in LEFT_OUT and op.coerce in KINDS and set(op.attrs) <= set(ATTRS)
+    """Return whether programs can be made of a row from its declaration alone."""
+    known = all(attr.samples or attr in PICKS for attr in op.attrs.values())
+    return op not in LEFT_OUT and op.coerce in KINDS and known
 
 
 TAKING_PART = tuple(filter(takes_part, ops.CALLABLE_OPS))

@@ -1,8 +1,8 @@
 """Float64 numbers that know how far the roundings of a dtype can take a computation away from them.
 
-A bound comes from running a function at the ends of what its operands may be, so that a meaning is one plain
-NumPy function. An infinite bound says that roundings decide what comes out (an infinity, a NaN, the side of a
-jump): such an element is not compared.
+A bound comes from running a function at the ends of what its operands may be, so that a meaning is
+one plain NumPy function. An infinite bound says that roundings decide what comes out (an infinity,
+a NaN, the side of a jump): such an element is not compared.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def flushed(value: Array, dtype: Any) -> Array:
 
 
 def number(value: float, dtype: Any) -> Bounded:
-    """A Python number. What is computed from it may be rounded to float32 in programs of that size."""
+    """A Python number. What is computed from it may be rounded to float32 in programs of that
+    size.
+    """
     whole = isinstance(value, int) and not isinstance(value, bool)
     wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
     kind = BOOL if isinstance(value, bool) else INT32 if whole else wide
@@ -94,7 +96,9 @@ def number(value: float, dtype: Any) -> Bounded:
 
 
 def as_dtype(x: Bounded, dtype: Any) -> Bounded:
-    """A weak number, a bool or an integer in the dtype of what it meets; another float, rounded to it."""
+    """A weak number, a bool or an integer in the dtype of what it meets; another float, rounded to
+    it.
+    """
     if x.dtype == dtype and not x.weak:
         return Bounded(x.value, x.error, dtype, x.signed)
     if dtype in (BOOL, INT32) or x.dtype == BOOL:  # a weak integer is rounded below
@@ -103,7 +107,8 @@ def as_dtype(x: Bounded, dtype: Any) -> Bounded:
         return Bounded(value, doubt if x.dtype != BOOL else np.where(doubt > 0, 1.0, 0.0), dtype)
     wide = np.asarray(x.value).astype(np.float64)
     value = wide.astype(dtype).astype(np.float64)
-    # A given number is rounded in the same way everywhere; what is not exact may be rounded to a neighbor.
+    # A given number is rounded in the same way everywhere; what is not exact may be rounded to a
+    # neighbor.
     error = np.where(x.error > 0, x.error + float(finfo(dtype).eps) * np.abs(wide), 0.0)
     result = settle(np.where(x.error > 0, wide, value), error, dtype, 0)
     return Bounded(result.value, result.error, dtype, x.signed)
@@ -155,7 +160,8 @@ def elementwise(
 
     Args:
         scale: what its error is measured by, of (*operands, result).
-        breaks: which branch the operands are on: another one within their errors says that nothing is known.
+        breaks: which branch the operands are on: another one within their errors says that nothing
+            is known.
         zero_sign: it tells 0 from -0.
     """
     dtype = dtype or operands[0].dtype
@@ -244,7 +250,8 @@ def multilinear(
     """A sum of products. What is infinite is left out where an infinity may have met a zero.
 
     Args:
-        in_parts: more than two factors, so that what overflows or underflows on the way depends on the order.
+        in_parts: more than two factors, so that what overflows or underflows on the way depends on
+            the order.
         apart: a factor may be summed before it is multiplied: inf * (2 - 1) is no NaN.
     """
     dtype = operands[0].dtype

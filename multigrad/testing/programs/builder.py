@@ -1,4 +1,6 @@
-"""A graph under construction: each step is checked by the row's own result rule and NumPy meaning."""
+"""A graph under construction: each step is checked by the row's own result rule and NumPy
+meaning.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.ir import ops
-from multigrad.ir.coercion import coerce, constant
+from multigrad import ops
 from multigrad.ir.graph import Node, make_node
-from multigrad.ir.ops import Op
-from multigrad.ir.scalars import SCALARS
+from multigrad.ir.op import Op
 from multigrad.ir.types import BOOL, INT32, T, is_float
+from multigrad.ops.properties import Domain
+from multigrad.passes.scalars import constant
+from multigrad.tracing.coercion import coerce
 
-from .attributes import ATTRS, Draw, Refused, Shape
+from .attributes import Draw, Refused, Shape, pick
 
 NUMBERS = (0.5, 2.0, 0.0, 1.0, -1.0, 0.1, 3.0, -0.3, 100.0, 1e-3)
 INTEGERS = (1, 0, 2, -1, 5, 31, -7, 1000)
@@ -65,6 +68,16 @@ class Builder:
             return self.pick(whole)
         return self.apply(ops.CAST, self.float_tensor(fits), dtype=INT32)
 
+    def inside(self, domain: Domain, x: Node) -> Node:
+        """Take a tensor into an interval."""
+        low, high = map(constant, domain[:2])
+        if np.isinf(domain.high):
+            return self.apply(ops.ADD, self.apply(ops.EXP, x), low)
+        if np.isinf(domain.low):
+            return self.apply(ops.SUB, high, self.apply(ops.EXP, x))
+        share = self.apply(ops.MUL, self.apply(ops.SIGMOID, x), constant(domain.high - domain.low))
+        return self.apply(ops.ADD, share, low)
+
     def scalar(self) -> Node:
         known = [n for n in self.samples if n.type.kind == "scalar" and n.type.dtype != "bool"]
         numbers = [constant(number) for number in (*NUMBERS, *INTEGERS[:4])]
@@ -100,7 +113,7 @@ class Builder:
         shapes = [self.shape(operand) for operand in operands if operand.type.kind == "tensor"]
         drawn: dict[str, Any] = {}
         for name in op.attrs:
-            drawn[name] = ATTRS[name](self.draw, op, shapes or [()], drawn)
+            drawn[name] = pick(self.draw, op, name, shapes or [()], drawn)
         return drawn
 
     def apply(self, op: Op, *operands: Node, **attrs: Any) -> Node:
@@ -136,8 +149,8 @@ class Builder:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
                 sample = (
-                    SCALARS[node.op](*given)
-                    if node.type.kind == "scalar" and node.op in SCALARS
+                    node.op.on_numbers(*given)
+                    if node.type.kind == "scalar" and node.op.on_numbers is not None
                     else node.op.numpy(*given, **attrs)
                 )
         except (ValueError, TypeError, IndexError, AttributeError, ArithmeticError) as error:

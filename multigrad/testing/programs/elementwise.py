@@ -1,7 +1,8 @@
-"""What elementwise ops mean, in float64: written from mathematics, not from the library's own NumPy meaning.
+"""What elementwise ops mean, in float64: written from mathematics, not from the library's own NumPy
+meaning.
 
-A row gives the function, how many eps a kernel may be off, and what these are eps of where it is not the result:
-the largest value that any formula for it meets on the way.
+A row gives the function, how many eps a kernel may be off, and what these are eps of where it is
+not the result: the largest value that any formula for it meets on the way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Kernel:
     unknown: Function | None = None  # where no bound is given
 
 
-# --- functions ----------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
 
 def sinc(x: Array) -> Array:
@@ -183,7 +184,9 @@ def sign_of(x: Array) -> Array:
 
 
 def side_of_power(a: Array, b: Array) -> Array:
-    """The sign of the base, and below zero also between which integers the exponent lies, or that it is one."""
+    """The sign of the base, and below zero also between which integers the exponent lies, or that
+    it is one.
+    """
     return np.sign(a) + 3 * np.where(a < 0, np.floor(b) + 0.5 * (b == np.floor(b)), 0.0)
 
 
@@ -200,16 +203,20 @@ KERNELS: dict[str, Kernel] = {
     "reciprocal": Kernel(lambda x: 1 / x, 2, breaks=sign_of, zero_sign=True),
     "floor": Kernel(np.floor, 0), "ceil": Kernel(np.ceil, 0), "round": Kernel(np.rint, 0),
     "trunc": Kernel(np.trunc, 0), "frac": Kernel(lambda x: x - np.trunc(x), 0, breaks=np.trunc),
-    "cbrt": Kernel(np.cbrt), "hypot": Kernel(np.hypot), "copysign": Kernel(np.copysign, 0, zero_sign=True, unknown=is_unsigned),
+    "cbrt": Kernel(np.cbrt), "hypot": Kernel(np.hypot),
+    "copysign": Kernel(np.copysign, 0, zero_sign=True, unknown=is_unsigned),
     "floor_divide": Kernel(np.floor_divide, 1, breaks=sign_of_second, zero_sign=True),
-    "remainder": Kernel(np.remainder, 1, lambda a, b, y: np.fmax(np.abs(b), np.abs(y)), whole_quotient),
+    "remainder": Kernel(np.remainder, 1, lambda a, b, y: np.fmax(np.abs(b), np.abs(y)),
+        whole_quotient),
     "fmod": Kernel(np.fmod, 1, None, cut_quotient),
     "atan2": Kernel(np.arctan2, zero_sign=True),
     # exponential and trigonometric
-    "exp": Kernel(np.exp), "expm1": Kernel(np.expm1), "log": Kernel(np.log), "log1p": Kernel(np.log1p),
+    "exp": Kernel(np.exp), "expm1": Kernel(np.expm1), "log": Kernel(np.log),
+    "log1p": Kernel(np.log1p),
     "exp2": Kernel(np.exp2), "log2": Kernel(np.log2), "log10": Kernel(np.log10),
     "logaddexp": Kernel(np.logaddexp, scale=plus(1)),
-    "xlogy": Kernel(xlogy, breaks=at_zero_of(np.log)), "xlog1py": Kernel(xlog1py, breaks=at_zero_of(np.log1p)),
+    "xlogy": Kernel(xlogy, breaks=at_zero_of(np.log)),
+    "xlog1py": Kernel(xlog1py, breaks=at_zero_of(np.log1p)),
     "sin": Kernel(np.sin, unknown=beyond(FAR)), "cos": Kernel(np.cos, unknown=beyond(FAR)),
     "tan": Kernel(np.tan, breaks=ends_of_tan, unknown=beyond(FAR)),
     "sinc": Kernel(sinc, scale=sigmoid_tail, unknown=beyond(FAR / 4)),
@@ -218,7 +225,8 @@ KERNELS: dict[str, Kernel] = {
     "asinh": Kernel(np.arcsinh), "acosh": Kernel(np.arccosh), "atanh": Kernel(np.arctanh),
     "deg2rad": Kernel(np.deg2rad), "rad2deg": Kernel(np.rad2deg),
     # error and gamma functions
-    "erf": Kernel(special.erf), "erfc": Kernel(special.erfc, scale=tail), "erfinv": Kernel(special.erfinv),
+    "erf": Kernel(special.erf), "erfc": Kernel(special.erfc, scale=tail),
+    "erfinv": Kernel(special.erfinv),
     "ndtr": Kernel(special.ndtr, scale=tail), "ndtri": Kernel(special.ndtri),
     "log_ndtr": Kernel(special.log_ndtr, scale=tail),
     "lgamma": Kernel(lgamma, scale=lgamma_scale, breaks=pole),
@@ -229,9 +237,11 @@ KERNELS: dict[str, Kernel] = {
     "logit": Kernel(lambda x: np.log(x) - np.log1p(-x), scale=plus(1)),
     "relu": Kernel(lambda x: np.maximum(x, 0), 0), "relu6": Kernel(lambda x: np.clip(x, 0, 6), 0),
     "leaky_relu": Kernel(lambda x, slope: np.where(x > 0, x, slope * x), 2),
-    "elu": Kernel(elu, scale=lambda x, y: np.abs(y) + 1), "celu": Kernel(celu), "selu": Kernel(selu),
+    "elu": Kernel(elu, scale=lambda x, y: np.abs(y) + 1), "celu": Kernel(celu),
+    "selu": Kernel(selu),
     "gelu": Kernel(gelu, scale=of_x), "silu": Kernel(lambda x: x * special.expit(x), scale=of_x),
-    "mish": Kernel(mish, scale=of_x), "softplus": Kernel(lambda x: np.logaddexp(x, 0), scale=x_plus_one),
+    "mish": Kernel(mish, scale=of_x),
+    "softplus": Kernel(lambda x: np.logaddexp(x, 0), scale=x_plus_one),
     "squareplus": Kernel(squareplus), "sparse_plus": Kernel(sparse_plus),
     "sparse_sigmoid": Kernel(lambda x: np.clip((x + 1) / 2, 0, 1)),
     "soft_sign": Kernel(lambda x: x / (1 + np.abs(x))),

@@ -1,8 +1,9 @@
 """Random programs: graphs of the rule IR, made from the declarations of the op table's rows.
 
-A row says how many operands it takes and of what kind (`coerce`, their names) and which attributes; an attribute's
-name says what values it may have (`ATTRS`). A step that the row's own result rule or NumPy meaning refuses is
-left out, so nothing about shapes is told twice. Rows that undo another are given that one's result (`RECIPES`).
+A row says how many operands it takes, of what kind (`coerce`, their names), in which domain, and
+which attributes: these say what values they may have (`attributes.py`). A step that the row's own
+result rule or NumPy meaning refuses is left out, so nothing about shapes is told twice. Rows that
+undo another are given that one's result (`RECIPES`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from multigrad.ir import ops
-from multigrad.ir.coercion import constant
+from multigrad import ops
 from multigrad.ir.graph import Graph, Node, make_node
-from multigrad.ir.ops import Op
-from multigrad.ir.scalars import SCALARS
+from multigrad.ir.op import Op
 from multigrad.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
-from multigrad.ir.verify import verify
+from multigrad.ops.properties import REALS
+from multigrad.passes.scalars import constant
+from multigrad.passes.verify import verify
 
+from ..declared import domain_of
 from .attributes import TAKING_PART, Draw, Refused, Shape
 from .builder import INTEGERS, Builder
 
@@ -61,11 +63,13 @@ class Program:
         )
 
 
-# --- steps ------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def undoing(forward: Op) -> Callable[[Builder, Op], Node]:
-    """A row whose first operand is the result of another, and whose second is that one's operand."""
+    """A row whose first operand is the result of another, and whose second is that one's
+    operand.
+    """
 
     def recipe(build: Builder, op: Op) -> Node:
         like = build.float_tensor()
@@ -178,7 +182,8 @@ RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
     ops.UNREPEAT: undoing(ops.REPEAT), ops.RESHAPE_LIKE: make_reshape_like, ops.SUM_TO: make_sum_to,
     ops.BROADCAST_TO: make_broadcast_to, ops.MATMUL: make_matmul, ops.MATMUL_LEFT: make_matmul_left,
     ops.MATMUL_RIGHT: make_matmul_right, ops.PART: make_part, ops.UNPART: make_unpart,
-    ops.DIM: make_length, ops.SIZE: make_length, ops.FOLD_IN: make_fold_in, ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array,
+    ops.DIM: make_length, ops.SIZE: make_length, ops.FOLD_IN: make_fold_in,
+    ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array,
 }  # fmt: skip
 
 
@@ -197,7 +202,7 @@ def make_step(build: Builder, op: Op) -> Node:
         tensors = [n for n in operands if n.type.kind == "tensor"]
         operands.append(pick_operand(build, op, name, tensors))
     known = all(n.op is ops.CONST for n in operands)
-    if all(n.type.kind == "scalar" for n in operands) and (known or op not in SCALARS):
+    if all(n.type.kind == "scalar" for n in operands) and (known or op.on_numbers is None):
         raise Refused
     return build.apply(op, *operands, **build.attrs(op, *operands))
 
@@ -207,7 +212,9 @@ def any_node(node: Node) -> bool:
 
 
 def pick_operand(build: Builder, op: Op, name: str, earlier: list[Node]) -> Node:
-    """Choose one operand: what its name and the row's `coerce` say, of a shape that fits the others."""
+    """Choose one operand: what its name and the row's `coerce` say, of a shape that fits the
+    others.
+    """
     related = op.coerce == "raw"
     fits = any_node
     if earlier:
@@ -223,11 +230,13 @@ def pick_operand(build: Builder, op: Op, name: str, earlier: list[Node]) -> Node
         return build.integers(fits)
     if name == "p" or (several and not related and build.draw(st.integers(0, 3)) == 3):
         return build.scalar()
-    if several and related:
-        return build.float_tensor(fits)
-    if build.draw(st.integers(0, 7)) < 7:
-        return build.float_tensor(fits)
-    return build.any_tensor(fits)
+    if not (several and related) and build.draw(st.integers(0, 7)) == 7:
+        return build.any_tensor(fits)
+    tensor = build.float_tensor(fits)
+    domain = domain_of(op, op.operands.index(name))
+    if domain == REALS or build.draw(st.booleans()):
+        return tensor
+    return build.inside(domain, tensor)
 
 
 @st.composite

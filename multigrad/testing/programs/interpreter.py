@@ -1,7 +1,8 @@
-"""The float64 interpreter: what a graph of the rule IR means, node by node, with a bound for every element.
+"""The float64 interpreter: what a graph of the rule IR means, node by node, with a bound for every
+element.
 
-A row without a meaning of its own here has that of its NumPy function in float64, so that a new row takes part at
-once; `OWN` is what is independent of the library.
+A row without a meaning of its own here has that of its NumPy function in float64 (`meaning.py`), so
+that a new row takes part at once; the others are independent of the library.
 """
 
 from __future__ import annotations
@@ -12,24 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.ir import ops
+from multigrad import ops
 from multigrad.ir.graph import Graph, Node
 from multigrad.ir.types import T
 
 from .. import oracles
 from . import arrays, elementwise, ordering, selection, shapes
 from .bounded import BOOL, INT32, Bounded, as_dtype, known, meet, narrowed, number, widened
-from .bounded import elementwise as apply_elementwise
+from .meaning import by_meaning
 from .regrouping import regrouped, taken_back
 
 DTYPES = {"bool": BOOL, "int32": INT32, **{dtype.name: dtype for dtype in oracles.DTYPES}}
-STRUCTURAL = {"dim", "size", "array"}
 WIDE = arrays.WIDE | ordering.WIDE
 ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS  # these take numbers as they are
-OWN = {
-    *elementwise.KERNELS, *selection.MASKS, *selection.INTEGER, *selection.SPECIAL, *STRUCTURAL, *WIDE,
-    *ROWS,
-}  # fmt: skip
 
 
 def interpret(
@@ -39,7 +35,8 @@ def interpret(
     backend: str = "",
     regroups: bool = False,
 ) -> list[Bounded]:
-    """Return what the outputs are for these inputs (arrays, numbers, keys), on all backends or on one.
+    """Return what the outputs are for these inputs (arrays, numbers, keys), on all backends or on
+    one.
 
     Args:
         regroups: it runs the whole graph by a compiler that regroups ops.
@@ -47,7 +44,7 @@ def interpret(
     values: dict[Node, Any] = {}
     given: dict[Node, Any] = {}  # the values as later nodes see them
     with np.errstate(all="ignore"):
-        for node in graph.nodes():
+        for node in graph.nodes:
             given[node] = values[node] = evaluate(node, given, inputs, np.dtype(dtype), backend)
             if regroups and node.operands:
                 values[node] = regrouped(node, given, values[node])
@@ -112,15 +109,4 @@ def evaluate_tensor(node: Node, operands: tuple[Any, ...], result: Any, backend:
         return narrowed(WIDE[name](*map(widened, operands), **attrs), result)
     if name in elementwise.KERNELS:
         return elementwise.evaluate(name, operands, attrs, result, backend)
-    return by_its_own_meaning(node, operands, attrs, result)
-
-
-def by_its_own_meaning(
-    node: Node, operands: tuple[Bounded, ...], attrs: dict[str, Any], dtype: Any
-) -> Bounded:
-    """The row's NumPy meaning in float64, as a function of each element."""
-
-    def function(*given: Any) -> Any:
-        return node.op.numpy(*given, **attrs)
-
-    return apply_elementwise(function, *operands, dtype=dtype)
+    return by_meaning(node.op, operands, attrs, result)

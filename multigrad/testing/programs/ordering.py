@@ -167,7 +167,7 @@ def unhold(x: Bounded, mask: Bounded, axis: int) -> Bounded:
     )
 
 
-# --- quantiles --------------------------------------------------------------------------------------------
+# --- quantiles ------------------------------------------------------------------------------------
 
 
 def as_rows(a: Array, axes: tuple[int, ...]) -> Array:
@@ -220,7 +220,8 @@ def quantile_weights(x: Bounded, axis: Axis, q: float) -> Bounded:
 
 
 WIDE: dict[str, Function] = {
-    "cumsum": cumsum, "cumprod": cumprod, "unhold": unhold, "median": median, "quantile": quantile,
+    "cumsum": cumsum, "cumprod": cumprod, "unhold": unhold,
+    "median": median, "quantile": quantile,
 }  # fmt: skip
 ROWS: dict[str, Function] = {
     "cummax": running("maximum"), "cummin": running("minimum"), "hold": hold, "sort": sort,

@@ -1,7 +1,8 @@
-"""What a compiler may make of ops that meet: XLA's algebra keeps their value, but not the range on the way.
+"""What a compiler may make of ops that meet: XLA's algebra keeps their value, but not the range on
+the way.
 
-It takes log(exp(x)) for x, also where exp(x) overflows, and a / (b / c) for a c / b, also where a c does. What comes
-out there is declared as a difference of kind "compiled", and is not known here.
+It takes log(exp(x)) for x, also where exp(x) overflows, and a / (b / c) for a c / b, also where a c
+does. What comes out there is declared as a difference of kind "compiled", and is not known here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.ir import ops
+from multigrad import ops
 from multigrad.ir.graph import Node
 
 from ..oracles import finfo, slack
@@ -21,7 +22,9 @@ from .elementwise import KERNELS
 
 
 def taken_back(node: Node, operands: tuple[Any, ...], result: Any) -> Any:
-    """A result as later ops see it: an infinity that was made of finite numbers may not be one there."""
+    """A result as later ops see it: an infinity that was made of finite numbers may not be one
+    there.
+    """
     if node.op.name not in KERNELS or result.dtype in (BOOL, INT32):
         return result
     finite = functools.reduce(np.logical_and, [np.isfinite(x.value) for x in operands])
@@ -29,7 +32,9 @@ def taken_back(node: Node, operands: tuple[Any, ...], result: Any) -> Any:
 
 
 def regrouped(node: Node, values: Mapping[Node, Any], result: Any) -> Any:
-    """A result, unknown where a product that may be formed instead of its operands is out of range."""
+    """A result, unknown where a product that may be formed instead of its operands is out of
+    range.
+    """
     for x, y in products(node):
         result = unknown_where(result, out_of_range(values[x], values[y], result.dtype))
     return result

@@ -1,24 +1,27 @@
-"""Running a program: emitted for a backend as a rule is, executed, and compared with the interpreter."""
+"""Running a program: emitted for a backend as a rule is, executed, and compared with the
+interpreter.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from multigrad.backend.contract import Backend
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import read_key
 from multigrad.ir.graph import Graph
-from multigrad.ir.passes import simplify
-from multigrad.lowering.backend import Backend, load_backend
 from multigrad.lowering.emit import Emission, compile_source, emit_body
+from multigrad.passes.simplify import simplify
 
 from ..differences import kept, regroups
 from ..oracles import edge_values, spread
 from .bounded import Bounded
+from .comparing import Tally, compare
 from .generator import Program, programs
 from .interpreter import interpret
 
@@ -37,16 +40,6 @@ QUIET = settings(
 )
 
 
-@dataclass
-class Tally:
-    """What has been run."""
-
-    programs: int = 0
-    elements: int = 0
-    compared: int = 0
-    ops: Counter[str] = field(default_factory=Counter)
-
-
 class Mismatch(AssertionError):
     """A backend and the interpreter disagree."""
 
@@ -56,7 +49,8 @@ def emit(graph: Graph, backend: Backend, fast: bool) -> Callable[..., tuple[Any,
     emission = Emission(backend, graph.name)
     emission.taken.add("program")
     body = emit_body(simplify(graph), emission, fast)
-    source = f"def program({', '.join(body.parameters)}):\n{body.indented(4)}    return ({body.result},)\n"
+    head = f"def program({', '.join(body.parameters)}):\n"
+    source = f"{head}{body.indented(4)}    return ({body.result},)\n"
     return compile_source(source, graph.name, emission.namespace)["program"]
 
 
@@ -93,16 +87,16 @@ def run(program: Program, backend: Any, compiled: bool = False) -> list[Array]:
     row = load_backend(backend.name)
     function = emit(program.graph, row, program.fast)
     given = inputs_of(program)
-    wide = "float64" in (program.dtype, *(n.type.dtype for n in program.graph.nodes()))
+    wide = "float64" in (program.dtype, *(n.type.dtype for n in program.graph.nodes))
     precision = backend.precision(np.dtype(np.float64 if wide else np.float32))
     with precision, np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         given = {
             name: backend.array(value) if isinstance(value, np.ndarray) else value
             for name, value in given.items()
         }
-        if compiled and row.jit is not None:
-            given["key"] = row.key_pair(backend.array(np.array(given["key"], np.uint32)))
-            function = row.jit(function, {})
+        if compiled and row.compiler.jit is not None:
+            given["key"] = read_key(row, backend.array(np.array(given["key"], np.uint32)))
+            function = row.compiler.jit(function, {})
         return [np.asarray(backend.numpy(output)) for output in function(**given)]
 
 
@@ -117,7 +111,7 @@ def check(
     inputs = inputs_of(program)
     expected: dict[tuple[str, bool], list[Bounded]] = {}
     tally.programs += 1
-    tally.ops.update(node.op.name for node in program.graph.nodes())
+    tally.ops.update(node.op.name for node in program.graph.nodes)
     for backend in backends:
         whole = backend.name in compiled
         own = backend.name if declares_values(backend.name, program.graph) else ""
@@ -134,29 +128,7 @@ def check(
 def declares_values(backend: str, graph: Graph) -> bool:
     """Whether a backend's differences name an op of the graph."""
     named = {row.what.lower() for row in kept(backend, "value")}
-    return any(node.op.name in named for node in graph.nodes())
-
-
-def compare(actual: Array, expected: Bounded, tally: Tally) -> str:
-    """Say what is wrong; nothing, where all is right."""
-    if actual.dtype != expected.dtype:
-        return f"dtype {actual.dtype}, not {expected.dtype}"
-    if actual.shape != expected.shape:
-        return f"shape {actual.shape}, not {expected.shape}"
-    got, want = np.asarray(actual, np.float64), np.asarray(expected.value, np.float64)
-    limit = np.broadcast_to(expected.error, want.shape)
-    if actual.dtype == bool:
-        limit = np.where(limit > 0, np.inf, 0.0)
-    with np.errstate(all="ignore"):
-        same = (got == want) | (np.isnan(got) & np.isnan(want))
-        wrong = ~(same | (np.abs(got - want) <= limit) | np.isinf(limit))
-    tally.elements += got.size
-    tally.compared += int(np.sum(~np.isinf(limit)))
-    if not np.any(wrong):
-        return ""
-    places = [tuple(map(int, index)) for index in np.argwhere(wrong)[:4]]
-    rows = [f"{at}: {got[at]}, expected {want[at]} +- {limit[at]:.3g}" for at in places]
-    return f"{np.sum(wrong)} of {wrong.size} differ\n  " + "\n  ".join(rows)
+    return any(node.op.name in named for node in graph.nodes)
 
 
 def check_random(

@@ -144,8 +144,10 @@ MASKS: dict[str, Function] = {
     "and": logic(np.logical_and), "or": logic(np.logical_or), "xor": logic(np.logical_xor),
     "not": logic(np.logical_not), "lt": comparison(np.less), "le": comparison(np.less_equal),
     "gt": comparison(np.greater), "ge": comparison(np.greater_equal), "eq": comparison(np.equal),
-    "ne": comparison(np.not_equal), "isnan": classification(np.isnan), "isinf": classification(np.isinf),
-    "isfinite": classification(np.isfinite), "signbit": classification(np.signbit, sign_of_zero=True),
+    "ne": comparison(np.not_equal), "isnan": classification(np.isnan),
+    "isinf": classification(np.isinf),
+    "isfinite": classification(np.isfinite),
+    "signbit": classification(np.signbit, sign_of_zero=True),
 }  # fmt: skip
 SPECIAL: dict[str, Function] = {
     "where": where, "cast": cast, "full_like": full_like, "nan_to_num": nan_to_num, "lerp": lerp,

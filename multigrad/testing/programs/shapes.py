@@ -1,4 +1,6 @@
-"""What ops that move elements mean; what undoes a copy is a sum over the copies. See `arrays.py`."""
+"""What ops that move elements mean; what undoes a copy is a sum over the copies. See
+`arrays.py`.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ def joining(function: Callable[..., Array]) -> Function:
 
 
 def adding(target: Callable[..., Array]) -> Function:
-    """The sum of the copies: `target` says, for each element of the result, where its copies went."""
+    """The sum of the copies: `target` says, for each element of the result, where its copies
+    went.
+    """
 
     def call(x: Bounded, like: Bounded, **attrs: Any) -> Bounded:
         places = np.arange(int(np.prod(like.shape))).reshape(like.shape)
@@ -144,8 +148,10 @@ def copies_of_broadcast(places: Array, x: Bounded) -> Array:
 
 
 SHAPES: dict[str, Function] = {
-    "reshape": moving(np.reshape), "reshape_like": moving(np.reshape), "squeeze": moving(np.squeeze),
-    "permute_dims": moving(np.transpose), "swapaxes": moving(np.swapaxes), "moveaxis": moving(np.moveaxis),
+    "reshape": moving(np.reshape), "reshape_like": moving(np.reshape),
+    "squeeze": moving(np.squeeze),
+    "permute_dims": moving(np.transpose), "swapaxes": moving(np.swapaxes),
+    "moveaxis": moving(np.moveaxis),
     "flip": moving(flip), "roll": moving(roll), "tril": triangle(True), "triu": triangle(False),
     "broadcast_to_shape": moving(np.broadcast_to), "broadcast_to": moving(np.broadcast_to),
     "expand_dims": moving(np.expand_dims), "tile": moving(tile), "repeat": moving(np.repeat),

@@ -1,0 +1,98 @@
+"""What Dynamo guards on: the active rules and the registry's epoch, as text.
+
+It guards the strings that it reads from plain objects, so the active rules' token is mirrored to a
+thread-local string and the epoch to a global one: another rule is another graph, and coming back is
+a cache hit. Tensors among the params of the rule in force are mirrored as they are; under `xg.jit`,
+so are its numbers and its key.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.context import CURRENT, ActiveRules, RuleInForce
+from multigrad.errors import StaleTraceError
+
+from .hooks import note_regions
+
+Tensor: TypeAlias = Any
+JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
+HIDDEN = "xg.jit(*) "  # and where the rule's numbers are inputs of the graph, not literals
+
+
+class Mirror(threading.local):
+    """What traced code reads on this thread; set in `__init__`, where Dynamo guards it."""
+
+    def __init__(self) -> None:
+        self.token = ""  # of the active rules; under xg.jit, without the numbers
+        self.exact = ""  # under xg.jit, with the numbers
+        self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
+        self.tensors: tuple[Tensor, ...] = ()  # those among the params of the rule in force
+        self.applied = Applied()
+
+
+class Applied:
+    """How many applications under a hidden key have been made in the current call."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+class Epoch:
+    """The registry's epoch as text, the same on all threads."""
+
+    def __init__(self) -> None:
+        self.text = "0"
+
+
+MIRROR = Mirror()
+EPOCH = Epoch()
+
+
+def on_enter(token: str) -> Callable[[], None]:
+    """Show the active rules' token to Dynamo."""
+    note_regions()
+    before, MIRROR.token = MIRROR.token, token
+    return partial(leave, before)
+
+
+def leave(before: str) -> None:
+    """Show the active rules: no saved one outside of xg.jit, as asyncio tasks interleave."""
+    active = CURRENT.get()
+    MIRROR.token = before if MIRROR.hidden else active.token
+    on_tensors(active)
+
+
+def on_tensors(active: ActiveRules) -> None:
+    """Show the tensors among the params of the rule in force to Dynamo."""
+    MIRROR.tensors = tensors_in(active.activations)
+
+
+def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor, ...]:
+    """Return the params that may change in place, as tensors."""
+    values = () if in_force is None else in_force.values
+    return tuple(value for value in values if isinstance(value, torch.Tensor))
+
+
+def on_register(epoch: int) -> None:
+    """Invalidate compiled code: a name changed its meaning."""
+    EPOCH.text = str(epoch)
+
+
+def check_mirror(token: str) -> None:
+    """Check that what Dynamo sees is the rule in force.
+
+    Raises:
+        StaleTraceError: it is not.
+    """
+    if token != CURRENT.get().token:
+        raise StaleTraceError(
+            f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "
+            f"the rule was put in force before torch was imported, or in another asyncio task. "
+            f"Import torch first, or compile with xg.jit"
+        )

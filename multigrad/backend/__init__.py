@@ -1,0 +1,76 @@
+"""The door of a backend's author, who need import nothing else of multigrad.
+
+`Backend` and its groups say what a framework offers; `ops` are the rows of the op table; the rest
+is what the functions in the groups are given, or return. `docs/backends.md` walks through one.
+
+May import the rooms up to `passes`; docs/architecture.md has their order.
+"""
+
+from __future__ import annotations
+
+from .. import ops
+from ..errors import GradientError, MultigradError, UnsupportedOp
+from ..ir.graph import Graph, Node, make_node
+from ..ir.op import Op
+from ..ir.types import FLOATS, T, Type, dtype_name, is_float
+from ..ops.numerics import as_numpy_dtype
+from ..random import REPLAYED
+from .contract import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Reader, Tensors
+from .differences import ALL, KINDS, SIGN_OF_ZERO, Difference, Differences, Mended
+from .emitted import Attached, Body, Code, Emitted, Prepared
+from .fast import FastKernels, Pattern, enabled, kernel
+from .guest import Guest, Kind, Pull, kind_of, make_zeros
+from .memory import SharedBuffer, borrow_array, lend_array
+from .rows import compositions, rows_of
+
+__all__ = [
+    "ALL",
+    "FLOATS",
+    "KINDS",
+    "REPLAYED",
+    "SIGN_OF_ZERO",
+    "Attached",
+    "Autodiff",
+    "Backend",
+    "Body",
+    "Code",
+    "Compiler",
+    "Difference",
+    "Differences",
+    "Draws",
+    "Emitted",
+    "FastKernels",
+    "GradientError",
+    "Graph",
+    "Guest",
+    "Imports",
+    "Interop",
+    "Kernels",
+    "Kind",
+    "Mended",
+    "MultigradError",
+    "Node",
+    "Op",
+    "Pattern",
+    "Prepared",
+    "Pull",
+    "Reader",
+    "SharedBuffer",
+    "T",
+    "Tensors",
+    "Type",
+    "UnsupportedOp",
+    "as_numpy_dtype",
+    "borrow_array",
+    "compositions",
+    "dtype_name",
+    "enabled",
+    "is_float",
+    "kernel",
+    "kind_of",
+    "lend_array",
+    "make_node",
+    "make_zeros",
+    "ops",
+    "rows_of",
+]

@@ -1,0 +1,276 @@
+"""`Backend`: what one framework offers, in groups by concern.
+
+Required are `Tensors`, `Kernels` and `Autodiff`; a field with a default may be left out, and None
+there means that the framework has no such thing. The core reads a group's fields when it builds
+what is called, so that no call looks them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from .. import random
+from ..ir.op import Op
+from .differences import Differences
+from .emitted import Emitted
+from .fast import FastKernels
+from .guest import Guest
+from .memory import SharedBuffer
+
+Tensor: TypeAlias = Any
+Key: TypeAlias = Any
+Source: TypeAlias = str
+Function: TypeAlias = Callable[..., Any]
+# `run(*tensors) -> (outputs, pull, undifferentiable)`, where `pull(*cotangents)` gives a gradient
+# or None for each tensor, and `undifferentiable` are the positions of outputs without a gradient.
+Run: TypeAlias = Callable[..., tuple[tuple[Tensor, ...], Function, tuple[int, ...]]]
+
+
+def never(value: Any) -> bool:
+    """Return that a value is known now."""
+    return False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensors:
+    """Which tensors are the framework's, and how values come into them and out again."""
+
+    types: tuple[type, ...]
+    """The classes of its tensors, tracers and parameters included."""
+
+    dtype: Callable[[str], Any]
+    """The framework's dtype object for an IR name."""
+
+    to_numpy: Callable[[Tensor], Any]
+    """A concrete tensor as a NumPy array."""
+
+    from_numpy: Callable[[Any], Tensor]
+    """A NumPy array as a tensor of the same dtype, on the framework's default device."""
+
+    is_traced: Callable[[Any], bool] = never
+    """Whether a value is known at run time only."""
+
+    weak: Callable[[Any, Any], Any] | None = None
+    """(scalar, dtype) -> the scalar in that dtype, where the framework would promote the tensor
+    that it meets."""
+
+    weak_literals: bool = False
+    """Whether `weak` is needed for literals too; -0.0 always goes through it."""
+
+    precision: Callable[[str], AbstractContextManager[Any]] | None = None
+    """The mode that keeps a dtype, by its name (jax needs one for 64 bits)."""
+
+    read_number: Callable[[Tensor], Any] | None = None
+    """The number in a 0-d tensor or variable where to read it is faster than to compute with it,
+    else the tensor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernels:
+    """The framework's callables for the ops of the IR."""
+
+    rows: Mapping[Op, Function]
+    """By op; they take operands by position and attributes by name. An op with a symbol may be left
+    out: it is written infix."""
+
+    unsupported: Mapping[Op, str | Mapping[str, str]]
+    """What is missing, with the reason; for an op that stands in `rows` but lacks some dtypes, the
+    reasons by dtype ({"float16": "no CPU kernel"})."""
+
+    scalar_left: Mapping[Op, Function] = field(default_factory=dict)
+    """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
+
+    scalar_right: Mapping[Op, Function] = field(default_factory=dict)
+    """The same for `op(tensor, scalar)`."""
+
+    fast: FastKernels = field(default_factory=FastKernels)
+    """Kernels for code that nobody takes a derivative of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Autodiff:
+    """How emitted code becomes the framework's own custom gradient; what its autodiff can do."""
+
+    render: Callable[[Emitted], Source]
+    """The source of the native custom-gradient object for a lowering."""
+
+    finish: Callable[[dict[str, Any], Emitted], Any]
+    """That object, from the namespace in which the source was executed."""
+
+    call: Callable[[Any, Emitted], Function]
+    """(object, lowering) -> `f(*inputs, *values)`."""
+
+    attach: Callable[[Run, tuple[Tensor, ...], str], tuple[Tensor, ...]]
+    """(run, tensors, name) -> the outputs of a whole function that runs as it is, applied at
+    once."""
+
+    bind: Callable[[Any, Tensor, tuple[Any, ...]], Callable[[Tensor], Tensor]] | None = None
+    """(object, x, values) -> `f(tin)` for tensors like x, faster than `call`."""
+
+    vjp: Callable[[Function, Any], tuple[Any, Function]] | None = None
+    """(run, inputs) -> (outputs, pullback) by the framework's autodiff, on flat lists of tensors;
+    without it `xg.vjp` captures."""
+
+    forbid_derivative: Callable[[str], Callable[[Any], Any]] | None = None
+    """(message) -> the identity on tensors, which raises GradientError where a derivative of it is
+    taken."""
+
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    """Names that `render` uses."""
+
+    wrap: Callable[[Function], Function] | None = None
+    """Goes around emitted functions that no native object holds."""
+
+    forward_mode: bool = False
+    """Whether `render` makes use of a lowering's tangent map."""
+
+    keeps_float_derivatives: bool = False
+    """Whether a float kept by forward keeps its derivative in backward."""
+
+    only_fast: bool = False
+    """Whether nobody differentiates or transforms what is emitted, so that its fast form serves."""
+
+    isolate: Callable[[Callable[[], Any], bool], Any] | None = None
+    """(run, is_random) -> what `run()` returns, computed at once and on its own, whatever is
+    traced, transformed, recorded or put in force around the call; the framework's generator stays
+    as it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Where keys of random draws come from; the defaults are the core's Threefry."""
+
+    draw_key: Callable[[], Key] = random.draw_key
+    """Two uint32 (or a tensor of them) from the framework's own generator."""
+
+    fold_in: Callable[[Key, Any], Key] = random.fold_in
+    """(key, n) -> key."""
+
+    key_pair: Callable[[Any], Key] | None = None
+    """The key in a user's key object; None: the two words in a tensor."""
+
+    replays: bool = False
+    """Whether the framework's own draws within `Autodiff.isolate` take the keys of `REPLAYED` where
+    it is random."""
+
+
+class Reader(NamedTuple):
+    """What acts in the place of a call: for a compiler that reads code, for what will run again."""
+
+    is_reading: Callable[[], bool]
+    """Whether it does so now."""
+
+    call: Function
+    """What to call then: `(activation, x, values=())`, with the values of its own rule's params if
+    the caller holds them, or `(function, args, kwargs)`."""
+
+    reads_code: bool = False
+    """Whether it reads the line that asks, too: it is asked before all others."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiler:
+    """What keeps code beyond a call: caches and graphs, regions that run again within backward.
+
+    The events tell it what such code depends on: the rule in force, and which rule a name means.
+    """
+
+    jit: Callable[[Function, dict[str, Any]], Function] | None = None
+    """(fn, options) -> `xg.jit` for this framework."""
+
+    is_exporting: Callable[[], bool] | None = None
+    """Whether the framework's own exporter traces now."""
+
+    opaque: Callable[[Function], Function] | None = None
+    """Keeps a compiler that reads Python code out of a function."""
+
+    read_activation: tuple[Reader, ...] = ()
+    """Who acts in the place of an activation's call on its tensors, in order of precedence."""
+
+    read_function: tuple[Reader, ...] = ()
+    """Who acts in the place of a Function's call."""
+
+    on_enter: Callable[[str], Callable[[], None]] | None = None
+    """A `use` is entered, with this token; returns what to call where it is left."""
+
+    on_tensors: Callable[[Any], None] | None = None
+    """Rules are in force that have tensors for params; where they end, `on_enter` shows what
+    is in force then."""
+
+    on_read: Callable[..., None] | None = None
+    """(x, activation, scope="activations"): the rule in force is read, for x and an activation
+    where there are any, or that of the scope "params". Raises StaleTraceError."""
+
+    on_depend: Callable[[Any], None] | None = None
+    """(held): code depends on what a layer holds, or on a name that is looked up; it is stale, or
+    made anew, once `held.superseded` is true."""
+
+    on_register: Callable[[int], None] | None = None
+    """(epoch): a name changed its meaning."""
+
+    on_replace: Callable[[], None] | None = None
+    """A layer holds something else: nothing may be used again that was compiled before and
+    `on_read` does not guard."""
+
+    on_call: Callable[[], AbstractContextManager[Any]] | None = None
+    """A Function is called that reads the rule in force: where a region runs again, that of its
+    first run."""
+
+    on_draw: Callable[[Callable[[], Key]], Key] | None = None
+    """(draw) -> a Function's key: where a region runs again, that of its first run."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interop:
+    """The framework beside others: as a guest in their programs, and as a host of theirs."""
+
+    lend: Callable[[Tensor], SharedBuffer] | None = None
+    """A tensor as others may read it; without it they get NumPy's copy."""
+
+    borrow: Callable[[SharedBuffer, bool], Tensor] | None = None
+    """(lent, own) -> a tensor of what was lent, in place where alignment and layout allow; `own`:
+    in memory of its own."""
+
+    outside: Callable[[Function], Function] | None = None
+    """Goes around emitted functions that run outside of the framework's autodiff, for another
+    one."""
+
+    bridge: Callable[[Guest, tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
+    """(foreign, tensors) -> the outputs of what runs in another framework, with its gradient in
+    this one's autodiff; without it no other framework can run in this one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imports:
+    """What its users already have: custom gradients of its own, modules with parameters."""
+
+    import_function: Callable[[Any], Any] | None = None
+    """The recipe of the framework's own custom gradient."""
+
+    hook_params: Callable[[], AbstractContextManager[Any]] | None = None
+    """A context within which rules act on parameters' gradients by themselves, for a `use` that
+    names the scope "params"; their `hooks_params` says on which thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """One framework."""
+
+    name: str
+    """As users write it ("torch"): the framework's import name, and that of the entry point."""
+
+    tensors: Tensors
+    kernels: Kernels
+    autodiff: Autodiff
+    draws: Draws = Draws()
+    compiler: Compiler = Compiler()
+    interop: Interop = Interop()
+    imports: Imports = Imports()
+    differences: Differences = field(default_factory=Differences)
+    """Where its numbers are not those of the formulas."""
+
+    def __repr__(self) -> str:
+        return f"<backend {self.name}>"

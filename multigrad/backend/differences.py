@@ -1,0 +1,92 @@
+"""What a framework's own kernels do differently: rows that a backend declares.
+
+The conformance suite holds each row of `Differences.kept` to its figure, and fails where one is no
+longer needed. `mended` are kernels that the backend's rows replace or correct.
+`docs/differences.md` is written from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+ALL = ("float16", "bfloat16", "float32", "float64")
+KINDS = {
+    "value": "the result of an op or activation",
+    "slope": "its gradient, in a lowered rule or derivative",
+    "rule": "the gradient that a rule gives",
+    "own gradient": "the gradient that the framework itself takes, where no rule is in force",
+    "subnormals": "numbers below the smallest normal one",
+    "zero": "which of 0 and -0 comes out",
+    "compiled": "the result of ops that meet in compiled code",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One way in which numbers are not the formula's.
+
+    Attributes:
+        what: the op, activation or rule; "*" for all of them.
+        kind: one of KINDS.
+        dtypes: where.
+        figure: how much, or what comes out instead.
+        reason: why.
+        ulps: what the tests allow, in eps of the largest value on the way, where that is more than
+            4.
+        settled: whether it is so on every processor and for every size.
+        formula: what is computed instead, of an `Exact` of `multigrad.testing.oracles`.
+        unsettled: (x, params) -> the mask of elements of which nothing is promised.
+    """
+
+    what: str
+    kind: str
+    dtypes: tuple[str, ...]
+    figure: str
+    reason: str
+    ulps: float | None = None
+    settled: bool = True
+    formula: Callable[[Any], Any] | None = None
+    unsettled: Callable[[Any, dict[str, Any]], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """A kernel that is not used as it is.
+
+    Attributes:
+        kernel: its name in the framework.
+        dtypes: where, in words.
+        figure: its error, in eps of the result unless it says otherwise.
+    """
+
+    kernel: str
+    dtypes: str
+    figure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """All that a backend declares.
+
+    Attributes:
+        kept: what its rows let be.
+        mended: kernels that its rows replace or correct.
+        measured: the framework and the version that the figures are of.
+    """
+
+    kept: tuple[Difference, ...] = ()
+    mended: tuple[Mended, ...] = ()
+    measured: str = ""
+
+
+# relu, clip and their like are limits too: to settle it would take one more pass over memory.
+SIGN_OF_ZERO = Difference(
+    "maximum, minimum, clip, relu, relu6",
+    "zero",
+    ALL,
+    "0 or -0 of two that are equal",
+    "kernels differ, some by the place in a vector: relu(-0.0) is -0.0 in torch, 0.0 in NumPy",
+    settled=False,
+)

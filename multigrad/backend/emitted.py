@@ -1,0 +1,253 @@
+"""A Function made ready for one backend: straight-line code, and what `render` needs besides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import ops
+from ..ir.graph import Node
+from ..ir.types import T, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """PlainFunctions-line code: `lines`, then the expressions `results`.
+
+    `parameters` are the graph's inputs, `reads` those among them that the code mentions.
+    `elementwise`: each element of a result depends on that element of the inputs alone.
+    """
+
+    parameters: tuple[str, ...]
+    lines: tuple[str, ...]
+    results: tuple[str, ...]
+    reads: frozenset[str]
+    elementwise: bool
+
+    @property
+    def result(self) -> str:
+        """The only result, or all of them as a tuple's inside."""
+        return ", ".join(self.results)
+
+    def indented(self, spaces: int) -> str:
+        """Return the lines, each ended, indented for a template."""
+        return "".join([f"{' ' * spaces}{line}\n" for line in self.lines])
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What fast code needs of the params, computed once instead of at each call.
+
+    A number that meets a tensor costs a call of torch 1.1 us more than a tensor without dimensions,
+    and what is computed of the params alone need not be computed again. Emitted as a function
+    `prepare(wrap, *params) -> values`: `names` in order, each with its expression.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    _known: dict[tuple[Node, bool], str] = field(default_factory=dict)
+
+    def name(self, node: Node, text: str, wraps: bool, fresh: Callable[[str], str]) -> str:
+        """Return the name of a static scalar as a number, or (`wraps`) as a tensor."""
+        if node.op is ops.INPUT and not wraps:
+            return self.names.setdefault(text, text)
+        known = self._known.get((node, wraps))
+        if known is None:
+            known = self._known[node, wraps] = fresh("n")
+            self.names[known] = f"wrap({text})" if wraps else text
+        return known
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Code:
+    """The straight-line code of a pair of graphs.
+
+    Attributes:
+        forward: `*inputs, *params, [key] -> *outputs`.
+        keep: `*inputs, *outputs, *params -> the residuals that are computed`, in the order of
+            `Emitted.computed`.
+        backward: `*cotangents, *residuals, *params, [key] -> *gradients`, those of `Emitted.wrt`.
+        prepared: what the code needs of the params, where it is computed before; a rule's forward
+            needs nothing.
+    """
+
+    forward: Body
+    keep: Body
+    backward: Body
+    prepared: Prepared | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emitted:
+    """A pair of graphs made ready for one backend: what `render` turns into source.
+
+    Attributes:
+        name: "rule under forward".
+        identifier: a Python name for the class or function.
+        code: code that may run anywhere: under transforms, and where a derivative is taken of it.
+        fast: code for where neither is the case; it may write over its own temporaries.
+        params: the values that a call takes after the tensors: run-time params, then "key" if
+            random.
+        residuals: the names of what forward keeps for backward: an input's, an output's, or one in
+            `computed`.
+        computed: the residuals that `keep` computes.
+        defaults: values for params where the object is for people to call; "key" is then drawn.
+        check: the name of the shape check to apply to the result, or "".
+        refuse: the name of a function to call, with nothing, before a derivative is taken of
+            backward, or "".
+        tangent: code of `tangent, [tin], *params -> tangent of the output`, where forward mode is
+            asked for.
+        inputs: the names of the tensors that a call takes; a rule's is "tin".
+        outputs: the names under which the code of keep and backward knows the outputs.
+        cotangents: the names of the outputs' cotangents, one for each output.
+        wrt: the inputs that get a gradient, in the order of backward's results; the others get
+            None.
+        undifferentiable: the positions of outputs that carry no gradient (bools and integers among
+            them).
+        shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
+            gradient with.
+        gradient_checks: for each of `wrt` the name of a function to apply to (gradient, shape), or
+            "".
+        single: whether a call returns the only output itself; else a tuple.
+        once: the name of a function to apply to each gradient, which refuses a derivative of it, or
+            "".
+        linear: whether backward is linear in the cotangents, so that there is a forward mode.
+        keeps_output: the author keeps outputs for backward, which differentiates them by this
+            gradient again.
+        is_rule: whether backward is a rule, which params reach and forward does not.
+        input_types: of the inputs; None for one that neither graph reads.
+        output_types: of the outputs.
+        gradient_types: of the gradients of `wrt`.
+    """
+
+    name: str
+    identifier: str
+    code: Code
+    fast: Code
+    params: tuple[str, ...]
+    residuals: tuple[str, ...]
+    computed: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    check: str = ""
+    refuse: str = ""
+    tangent: Body | None = None
+    inputs: tuple[str, ...] = ("tin",)
+    outputs: tuple[str, ...] = ("output",)
+    cotangents: tuple[str, ...] = ("grad_out",)
+    wrt: tuple[str, ...] = ("tin",)
+    undifferentiable: tuple[int, ...] = ()
+    shapes: tuple[str, ...] = ()
+    gradient_checks: tuple[str, ...] = ("",)
+    single: bool = True
+    refuse_second_order: str = ""
+    linear: bool = False
+    keeps_output: bool = False
+    is_rule: bool = False
+    input_types: tuple[Type | None, ...] = ()
+    output_types: tuple[Type, ...] = ()
+    gradient_types: tuple[Type, ...] = ()
+
+    @property
+    def carries(self) -> tuple[bool, ...]:
+        """For each output, whether it carries a gradient."""
+        count = range(len(self.cotangents))
+        return tuple(i not in self.undifferentiable for i in count)
+
+    @property
+    def forward(self) -> Body:
+        """Code of `tin -> output` that may run anywhere."""
+        return self.code.forward
+
+    @property
+    def keep(self) -> Body:
+        """Code of the computed residuals that may run anywhere."""
+        return self.code.keep
+
+    @property
+    def backward(self) -> Body:
+        """Code of backward that may run anywhere."""
+        return self.code.backward
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The expressions of the residuals where `keep` has run, in their order."""
+        computed = iter(self.code.keep.results)
+        return tuple(next(computed) if r in self.computed else r for r in self.residuals)
+
+    @property
+    def read_params(self) -> tuple[str, ...]:
+        """The params that backward reads: what it needs besides the residuals."""
+        return tuple([name for name in self.params if name in self.code.backward.reads])
+
+    @property
+    def forward_params(self) -> tuple[str, ...]:
+        """The params that forward reads."""
+        return tuple([name for name in self.params if name in self.code.forward.reads])
+
+    @property
+    def signature(self) -> str:
+        """The params as they follow the tensors in a parameter list: ", width=1.0, key=None"."""
+        words = []
+        for name in self.params:
+            if not self.defaults:
+                words.append(f", {name}")
+            else:
+                words.append(f", {name}={_literal(self.defaults.get(name))}")
+        return "".join(words)
+
+    @property
+    def arguments(self) -> str:
+        """The params as they follow the tensors in a call: ", width, key"."""
+        return "".join([f", {name}" for name in self.params])
+
+    @property
+    def draws(self) -> bool:
+        """Whether a missing key is drawn from the framework's generator (name `draw_key`)."""
+        return "key" in self.params and bool(self.defaults)
+
+    @property
+    def grad_in(self) -> str:
+        """The expression that backward returns, of a lowering with one input."""
+        return self.checked(self.code.backward)
+
+    def checked(self, backward: Body) -> str:
+        """Return the only result of a backward, with the check of its shape where one is due."""
+        return self.gradients(backward)[0]
+
+    def gradients(self, backward: Body) -> tuple[str, ...]:
+        """Return for each input the expression of its gradient, checked where due, or "None"."""
+        if self.check:
+            return (self._once(f"{self.check}({backward.result}, grad_out)"),)
+        by_name = {
+            name: self._once(f"{check}({result}, shape_of_{name})" if check else result)
+            for name, check, result in zip(
+                self.wrt, self.gradient_checks, backward.results, strict=True
+            )
+        }
+        return tuple(by_name.get(name, "None") for name in self.inputs)
+
+    def _once(self, gradient: str) -> str:
+        return f"{self.refuse_second_order}({gradient})" if self.refuse_second_order else gradient
+
+
+def find_like(types: Sequence[Type | None]) -> int | None:
+    """Return the position of the first tensor of the dtype T, whose dtype numbers take."""
+    return next((i for i, t in enumerate(types) if t is not None and t.dtype == T), None)
+
+
+def _literal(value: Any) -> str:
+    """The source of a default; inf and nan have no literal in Python."""
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    return f"float({str(value)!r})" if is_odd else repr(value)
+
+
+@dataclass(slots=True)
+class Attached:
+    """The result of lowering: the native object, its source, and how to call it."""
+
+    native: Any
+    source: str
+    call: Callable[..., Any]
+    emitted: Emitted | None = None

@@ -1,0 +1,63 @@
+"""How a backend's table of rows comes together: from its files, and from what all share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import ops
+from ..ir.op import Op
+
+Row = Callable[..., Any]
+Tensor = Any
+Axis = int | tuple[int, ...] | None
+
+
+def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
+    """Return the rows that stand in a file under the names of their ops: `abs`, or `abs_`."""
+    spellings = ((op, name) for op in ops.CALLABLE_OPS for name in (op.name, f"{op.name}_"))
+    return {op: functions[name] for op, name in spellings if name in functions}
+
+
+def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[Op, Row]:
+    """Return rows that frameworks have in common, made of a backend's own, which override them.
+
+    Args:
+        rows: the backend's own.
+        widened: makes a function compute 16-bit floats in float32 and round once.
+    """
+    absolute, tanh, clip = rows[ops.ABS], rows[ops.TANH], rows[ops.CLIP]
+    quantile = rows[ops.QUANTILE]
+
+    @widened
+    def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+        return a + weight * (b - a)
+
+    @widened
+    def soft_sign(x: Tensor) -> Tensor:
+        return x / (1.0 + absolute(x))
+
+    @widened
+    def tanh_shrink(x: Tensor) -> Tensor:
+        return x - tanh(x)
+
+    @widened
+    def sparse_sigmoid(x: Tensor) -> Tensor:
+        return 0.5 * (clip(x, -1.0, 1.0) + 1.0)
+
+    def hard_tanh(x: Tensor, *, min: float, max: float) -> Tensor:
+        return clip(x, min, max)
+
+    @widened
+    def hard_sigmoid(x: Tensor) -> Tensor:
+        return clip(x + 3.0, 0.0, 6.0) / 6.0
+
+    @widened
+    def hard_silu(x: Tensor) -> Tensor:
+        # The frameworks' own multiply by up to 6 before they divide, and overflow.
+        return x * hard_sigmoid(x)
+
+    def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+        return quantile(x, axis=axis, keepdims=keepdims, q=0.5)  # torch's own: the lower of two
+
+    return rows_of(locals())

@@ -1,0 +1,65 @@
+"""A Function with values for some of its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import RuleTypeError, suggest
+from ..ground.fixed import FixedParams
+from .arguments import positional_names
+
+
+class BoundFunction:
+    """What `Function.bind` returns: it is called with the rest of the arguments.
+
+    Attributes:
+        function: the Function, keyed where a key was given.
+        name: the Function's.
+        params: the values, by name.
+    """
+
+    __slots__ = ("_last", "_named", "function", "name", "params")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        parameters: inspect.Signature | None,
+        params: Mapping[str, Any],
+    ) -> None:
+        names = positional_names(parameters)
+        taken = [] if parameters is None else list(parameters.parameters)
+        spread = parameters is None or any(
+            p.kind is p.VAR_KEYWORD for p in parameters.parameters.values()
+        )
+        for param in params:
+            if not spread and param not in taken:
+                raise RuleTypeError(
+                    f"function {name!r} has no argument {param!r}{suggest(param, taken)} "
+                    f"(arguments: {', '.join(taken)})"
+                )
+        self.name = name
+        self.params = FixedParams(dict(params), "bind the Function once more")
+        self.function = function
+        # By position where they are the last ones: so a call needs no look at names.
+        is_last = bool(params) and set(names[-len(params) :]) == set(params)
+        self._last = tuple(params[name] for name in names[-len(params) :]) if is_last else ()
+        self._named = {} if is_last else dict(params)
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name} with {dict(self.params)}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs for the rest of the arguments; gradients flow back by the Function's
+        backward.
+        """
+        args, kwargs = self.complete(args, kwargs)
+        return self.function(*args, **kwargs)
+
+    def complete(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the Function for the rest of them."""
+        return (*args, *self._last), {**self._named, **kwargs}

@@ -1,0 +1,177 @@
+"""Facts: what a Function's own Python code looks at of its arguments, so that it is captured once
+for each.
+
+"ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
+a number. What the code reads besides its arguments (`reads.py`) is among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..active.reads import is_read, look_up
+from ..errors import TraceError
+from ..ir.types import FLOATS, T, dtype_name
+from ..passes.facts import needed_shapes
+from ..tracing.axes import known_shape
+from ..tracing.trace import NeedsConcrete, Trace, Value
+from .arguments import Layout
+from .failures import NotCaptured
+
+Tensor = Any
+
+
+def gather_facts(
+    subject: str, needed: frozenset[str], layout: Layout, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Return facts about a call's arguments, by name: "ndim", "shape:w", "param:c", "dtype".
+
+    Raises:
+        NotCaptured: a shape is not known in Python.
+        TraceError: a number is not.
+    """
+    facts: dict[str, Any] = {}
+    if layout.mixes_floats:
+        needed = needed | {"dtype"}
+    first = first_tensor(layout)
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    for fact in sorted(needed):
+        if is_read(fact):
+            facts[fact] = look_up(fact)
+            continue
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if what == "device":
+            facts[fact] = True
+            continue
+        if index is None or layout.leaves[index].kind == "static":
+            facts[fact] = None  # of another layout: there is nothing to know
+            continue
+        value = leaves[index]
+        if what == "dtype":
+            facts[fact] = layout.dtype or dtype_name(value.dtype)
+        elif what == "ndim":
+            facts[fact] = len(value.shape)
+        elif what == "shape":
+            shape = tuple(value.shape)
+            if any(not isinstance(n, int) for n in shape):
+                raise NotCaptured(
+                    TraceError(
+                        f"{subject} needs the shape of an argument in Python, but it is {shape} "
+                        "here. Use x.shape[i] only in arithmetic"
+                    )
+                )
+            facts[fact] = shape
+        elif isinstance(value, int | float):
+            facts[fact] = value
+        else:
+            raise unknown_value(subject, argument)
+    return facts
+
+
+def unknown_value(subject: str, name: str) -> TraceError:
+    """Return the error for a number whose value has to be known, but is not."""
+    return TraceError(
+        f"{subject} needs the value of param {name!r} in Python (a branch or a loop), but it is a "
+        "tensor here. Pass a Python number"
+    )
+
+
+def facts_of_symbols(
+    trace: Trace, needed: Iterable[str], layout: Layout, leaves: Sequence[Any]
+) -> dict[str, Any]:
+    """Return facts about symbolic arguments, as far as the capture that they belong to has them
+    fixed.
+
+    Raises:
+        NeedsConcrete: that capture has to fix more.
+    """
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    floats = (i for i, leaf in enumerate(layout.leaves) if leaf.dtype in (*FLOATS, T))
+    first = next(floats, first_tensor(layout))
+    facts: dict[str, Any] = {}
+    for fact in sorted(needed):
+        if is_read(fact):
+            facts[fact] = look_up(fact)
+            continue
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if index is not None and layout.leaves[index].kind != "static":
+            facts[fact] = _fact_of_symbol(trace, what, leaves[index])
+        else:
+            facts[fact] = what == "device"
+    return facts
+
+
+def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
+    if what == "param":
+        return float(value)
+    if what == "device":
+        return True
+    if what == "dtype":
+        if "dtype" not in trace.facts:
+            raise NeedsConcrete("dtype")
+        is_relative = not isinstance(value, Value) or value.node.type.dtype == T
+        return trace.facts["dtype"] if is_relative else value.node.type.dtype
+    if not isinstance(value, Value):
+        return len(value.shape) if what == "ndim" else tuple(value.shape)
+    if what == "ndim":
+        return value.ndim  # type: ignore[attr-defined]
+    shape = known_shape(value)
+    if shape is None:
+        raise NeedsConcrete(*needed_shapes(value.node))
+    return tuple(shape)
+
+
+def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
+    """Return what tells the calls of a layout apart by these facts, faster than they are
+    gathered.
+    """
+    first = first_tensor(layout)
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    numbers, shapes = set(), set()
+    for fact in needed:
+        what, _, argument = fact.partition(":")
+        index = by_name.get(argument) if argument else first
+        if index is not None and what in ("param", "ndim", "shape"):
+            (numbers if what == "param" else shapes).add(index)
+    order, others = sorted(numbers), sorted(shapes)
+    reads = sorted(filter(is_read, needed))
+
+    def look(leaves: Sequence[Any]) -> Any:
+        numbers = [number_key(leaves[i]) for i in order]
+        return (*numbers, *[shape_key(leaves[i]) for i in others])
+
+    def look_around(leaves: Sequence[Any]) -> Any:
+        return (*map(look_up, reads), *look(leaves))
+
+    def look_at_number(leaves: Sequence[Any]) -> Any:
+        return number_key(leaves[order[0]])
+
+    if reads:
+        return look_around
+    return look_at_number if len(order) == 1 and not others else look
+
+
+def number_key(number: Any) -> Any:
+    """Return a number as a key; 0.0 equals -0.0, and NaN not even itself. A tensor's is not looked
+    at.
+    """
+    if not isinstance(number, int | float):
+        return type(number)
+    return repr(number) if not number or math.isnan(number) else number
+
+
+def shape_key(x: Tensor) -> Any:
+    """Return a shape as a key; None where not even the number of axes is known."""
+    return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
+
+
+def first_tensor(layout: Layout) -> int | None:
+    """Return the position of the tensor that facts without a name are about."""
+    first = next((i for i, leaf in enumerate(layout.leaves) if leaf.is_float), None)
+    if first is None:
+        first = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
+    return first

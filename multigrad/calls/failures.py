@@ -1,0 +1,70 @@
+"""What fails while a function is captured: a fact that a library asked for, or the reason why it
+runs as it is.
+"""
+
+from __future__ import annotations
+
+import dis
+from types import TracebackType
+
+from ..capture.capture import OPAQUE
+from ..errors import TraceError
+from ..ir.graph import Location
+from ..tracing.trace import NeedsConcrete, Trace
+from .arguments import Layout
+
+
+class NotCaptured(Exception):
+    """A function cannot be captured; `error` says why."""
+
+    def __init__(self, error: TraceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
+    """Return what an exception in the user's code means: it met a symbol, which is no error of the
+    user's.
+    """
+    symbol = next((word for word in OPAQUE if word in str(error)), "")
+    facts = _facts_for(OPAQUE[symbol], layout) - trace.facts.keys() if symbol else set()
+    if facts:
+        return NeedsConcrete(*sorted(facts))
+    place = find_place(trace, error)
+    at = f" ({Location(*place)})" if place else ""
+    kind = type(error).__name__
+    message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"
+    return NotCaptured(TraceError(message, place))
+
+
+def _facts_for(kind: str, layout: Layout) -> set[str]:
+    """Return the facts that turn a symbol of this kind into the real thing."""
+    if kind != "shape":
+        return {kind}
+    return {"shape", *(f"shape:{leaf.name}" for leaf in layout.tensors[1:])}
+
+
+def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
+    """Return the file and the line of the user's code in a traceback, the innermost."""
+    place, tb = None, error.__traceback__
+    while tb is not None:
+        if _is_users(trace, tb):
+            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
+        tb = tb.tb_next
+    return place
+
+
+def is_users_own(trace: Trace, error: Exception) -> bool:
+    """Return whether an exception comes from a `raise` statement of the user's."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    if tb is None or not _is_users(trace, tb):
+        return False
+    operation = tb.tb_frame.f_code.co_code[tb.tb_lasti]
+    return dis.opname[operation] == "RAISE_VARARGS"
+
+
+def _is_users(trace: Trace, tb: TracebackType) -> bool:
+    # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+    return any(tb.tb_frame.f_code is code for code in trace.codes)

@@ -1,0 +1,135 @@
+"""Readings: which library a function is written in, by what its code and its module mention."""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..errors import RuleValueError
+from ..tracing.trace import Trace
+from .dialect import contents, mentioned, nested_codes, registered_dialects
+from .libraries import is_library_file
+
+
+def dialect_of(function: types.FunctionType) -> str:
+    """Return the import name of the array library that a function is written in, or ""; the
+    likeliest of several.
+    """
+    return next(iter(readings_of(function)), "")
+
+
+def readings_of(function: types.FunctionType) -> tuple[str, ...]:
+    """Return the libraries that a function may be written in, the likeliest first; one where the
+    code tells.
+
+    What the function mentions decides, then what its module imports. NumPy's constants are used
+    beside all of them, so that it decides only where no framework is about; `xg.xp` decides where
+    it is mentioned without one.
+    """
+    own = __name__.partition(".")[0]
+    roots = tuple(dict.fromkeys(_roots(function, set())))
+    dialects = registered_dialects()
+    known = tuple([root for root in roots if root in dialects and root != "numpy"])
+    if known or roots == (own,):
+        return known or roots
+    around = dict.fromkeys(_packages(function.__globals__.values()))
+    frameworks = tuple([root for root in around if root in dialects and root != "numpy"])
+    if "numpy" in roots and not (frameworks and _reads_constants_only(function)):
+        return ("numpy", *frameworks)
+    if own in roots:
+        return (own,)
+    others = tuple(root for root in roots if root not in dialects)
+    if frameworks:
+        return frameworks
+    return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
+
+
+def _reads_constants_only(function: types.FunctionType) -> bool:
+    """Return whether all that a function takes from NumPy are numbers and classes: `np.pi`,
+    `np.float32`.
+    """
+    taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
+    for code in nested_codes(function.__code__):
+        rows = list(dis.get_instructions(code))
+        for row, following in itertools.pairwise(rows):
+            module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
+            if isinstance(module, types.ModuleType) and _root_of(module) == "numpy":
+                taken.append(getattr(module, str(following.argval), None))
+    return not any(
+        callable(v) and not isinstance(v, type) and _root_of(v) == "numpy" for v in taken
+    )
+
+
+def library_for(trace: Trace, method: str) -> str:
+    """Return the library whose methods a tensor has, where they mean another thing in another
+    library.
+
+    Raises:
+        RuleValueError: the code may be written in several.
+    """
+    if len(trace.readings) > 1:
+        where = trace.location()
+        names = " and ".join(trace.readings)
+        raise RuleValueError(
+            f"{trace.kind} {trace.name!r}{f' ({where})' if where else ''} uses .{method}, which "
+            f"differs between the libraries that its file imports ({names}). Say which it means: "
+            f"dialect={trace.readings[-1 if trace.readings[0] == 'numpy' else 0]!r}"
+        )
+    return trace.dialect
+
+
+def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
+    """Yield the packages that a function, its closure and its annotations mention, then those of
+    its helpers.
+    """
+    seen.add(function)
+    names = [name for name, _ in mentioned(function)]
+    for note in function.__annotations__.values():
+        names += re.findall(r"\w+", str(note))
+    values = [function.__globals__.get(name) for name in names]
+    held = [contents(cell) for cell in function.__closure__ or ()]
+    yield from _packages(values)
+    yield from _packages(held)
+    dialects = registered_dialects()
+    for name in names:  # imported inside the function
+        root = name.partition(".")[0]
+        if root in dialects and root in sys.modules and name not in function.__globals__:
+            yield root
+    for value in (*held, *values):
+        if isinstance(value, types.FunctionType) and value not in seen:
+            if not is_library_file(value.__code__.co_filename):
+                yield from _roots(value, seen)
+        elif isinstance(value, types.ModuleType) and not _is_library(value):
+            yield from _packages(vars(value).values())
+
+
+def _packages(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the libraries of modules, and of what is imported from a dialect's."""
+    dialects = registered_dialects()
+    for value in list(values):
+        is_module = isinstance(value, types.ModuleType)
+        root = _root_of(value)
+        if root in dialects or (is_module and _is_library(value)):
+            yield root
+
+
+def _root_of(value: Any) -> str:
+    """Return the top-level package that a module is of, or that a value comes from."""
+    is_module = isinstance(value, types.ModuleType)
+    home = value.__name__ if is_module else getattr(value, "__module__", None)
+    return home.partition(".")[0] if isinstance(home, str) else ""
+
+
+def _is_library(module: types.ModuleType) -> bool:
+    """Return whether a module is a library's, neither the user's own nor Python's."""
+    root = module.__name__.partition(".")[0]
+    if root == __name__.partition(".")[0]:
+        return True
+    return root not in sys.stdlib_module_names and is_library_file(
+        getattr(module, "__file__", None)
+    )

@@ -1,0 +1,146 @@
+"""What has been captured of a Function: its graphs, for each layout of its arguments and what had
+to be known of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..active.identity import items_key
+from ..active.reads import look_up_all
+from ..backend.contract import Backend
+from ..backend.emitted import Attached
+from ..calls.arguments import Layout
+from ..calls.facts import facts_of_symbols, gather_facts
+from ..calls.native import warn_disproved
+from ..calls.recipe import Recipe, Variant
+from ..errors import DisprovedError, TraceError
+from ..ground.threads import build_once
+from ..lowering.lower import lower_graphs
+from ..proof.setting import is_asked
+from ..recipes.record import NotCaptured
+from ..tracing.trace import NeedsConcrete, Trace
+
+MOST_VARIANTS = 256
+
+
+class Captured:
+    """A recipe, and the graphs that it was captured to.
+
+    Attributes:
+        name: the name of the function that it was made of.
+        native: None: what cannot be captured runs as it is, on its own framework; True: always;
+            False: never.
+        prove: whether a capture is compared with what was written.
+        variants: the graphs, by layout and facts.
+        facts: what Python needed to know of the arguments; grows.
+    """
+
+    def __init__(self, recipe: Recipe, prove: bool) -> None:
+        self.recipe = recipe
+        self.name = recipe.name
+        self.native = recipe.native
+        self.prove = prove
+        self.variants: dict[Any, Variant] = {}
+        self.facts: frozenset[str] = frozenset()
+
+    def variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the graphs for arguments, captured under the facts about them that turn out to be
+        needed.
+
+        Raises:
+            NotCaptured: it cannot be captured.
+        """
+        while True:
+            try:
+                facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
+                variant = self.variant(layout, facts, leaves)
+                break
+            except NeedsConcrete:
+                continue
+        if variant.proof is None and is_asked(self.prove):
+            variant = self._prove(replace(variant, layout=layout), leaves)
+            variant = replace(variant, layout=layout.without_objects())
+            self.variants[layout.key, items_key(facts)] = variant
+        if isinstance(variant.proof, DisprovedError):
+            raise NotCaptured(variant.proof)
+        return variant
+
+    def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
+        """Return a captured form that was compared with what it was captured from."""
+        try:
+            proof = self.recipe.prove(variant, leaves)
+        except DisprovedError as error:
+            warn_disproved(error, self.__module__)
+            return replace(variant, proof=error.to_keep())
+        if not proof:
+            return replace(variant, proof="")
+        forward = variant.graphs.forward
+        told = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
+        return replace(variant, proof=proof, graphs=replace(variant.graphs, forward=told))
+
+    def variant(
+        self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    ) -> Variant:
+        """Return the graphs for a layout under these facts, captured once.
+
+        Raises:
+            NeedsConcrete: more facts are needed; `self.facts` has been extended.
+            NotCaptured: it cannot be captured.
+        """
+        key = (layout.key, items_key(facts))
+        try:
+            hash(key)
+        except TypeError as error:
+            message = f"function {self.name!r} got an object that holds what has no hash: {error}"
+            raise NotCaptured(TraceError(message)) from error
+        variant = self.variants.get(key)
+        if variant is not None:
+            return variant
+        if not self.facts <= facts.keys():
+            raise NeedsConcrete(*self.facts, noted=False)
+        build = partial(self._capture, layout, facts, leaves)
+        return build_once(self.variants, key, build, MOST_VARIANTS)
+
+    def _capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        try:
+            variant = self.recipe.capture(layout, facts, leaves)
+        except NeedsConcrete as need:
+            if facts.keys() >= set(need.facts):
+                message = (
+                    f"{self.recipe.subject} needs {', '.join(need.facts)} in a way not captured"
+                )
+                raise NotCaptured(TraceError(message)) from need
+            self.facts = self.facts | set(need.facts)
+            raise
+        return replace(variant, layout=layout.without_objects())
+
+    def renewed(self, variant: Variant) -> Variant:
+        """Return a captured form as it is for what is read now: the rule in force, the rules that
+        names mean.
+
+        Raises:
+            NeedsConcrete: under them, more has to be known of the arguments.
+            NotCaptured: under them, it cannot be captured.
+        """
+        read = look_up_all(variant.facts)
+        return self.variant(variant.layout, {**variant.facts, **read}) if read else variant
+
+    def variant_for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
+        """Return the graphs for symbolic arguments, under the facts about them that turn out to be
+        needed.
+        """
+        facts: dict[str, Any] = {}
+        while True:
+            try:
+                return self.variant(layout, facts, leaves)
+            except NeedsConcrete:
+                facts = facts_of_symbols(trace, self.facts, layout, leaves)
+
+    def lowered(self, variant: Variant, backend: Backend) -> Attached:
+        """Return a captured form as one backend runs it, lowered once."""
+        build = partial(lower_graphs, variant.graphs, backend)
+        return build_once(variant.lowered, backend.name, build)

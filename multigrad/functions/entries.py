@@ -1,0 +1,226 @@
+"""What runs a call of a Function: an entry for each layout of its arguments, built at the first."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..active.draws import Draws
+from ..active.identity import value_key
+from ..active.reads import is_read
+from ..backend.contract import Backend
+from ..calls.arguments import PLAIN, Layout, flatten, one_backend, owner_of, unwrap
+from ..calls.binding import Entry, bind_leaves
+from ..calls.facts import watch
+from ..calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
+from ..calls.recipe import Recipe, Variant
+from ..errors import GradientError, TraceError
+from ..ground.threads import build_once
+from ..ground.trees import optree
+from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..proof.setting import ALL, how_much
+from ..recipes.record import NotCaptured
+from .captured import Captured
+
+MOST_ENTRIES = 1024
+
+
+class Entries(Captured):
+    """A recipe with what it was captured to, and what runs its calls.
+
+    Attributes:
+        parameters: the names of the arguments; None: nobody knows them.
+    """
+
+    def __init__(
+        self, recipe: Recipe, parameters: inspect.Signature | None, prove: bool = True
+    ) -> None:
+        super().__init__(recipe, prove)
+        self.parameters = parameters
+        self._entries: dict[Any, Entry] = {}
+        self._defaults: tuple[Any, ...] = ()
+
+    def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
+        """Return what runs a call of this layout, built at the first one."""
+        kinds = tuple(map(kind_of, leaves))
+        if key is None or None in kinds:  # an object that has a dtype may be no tensor
+            key = (
+                tree,
+                tuple(kind or value_key(leaf) for kind, leaf in zip(kinds, leaves, strict=True)),
+            )
+        try:
+            hash(key)
+        except TypeError:  # an object holds what has no hash, as TensorFlow's tensors
+            return self._build(leaves, tree)
+        build = partial(self._build, leaves, tree)
+        return self._entries.get(key) or build_once(self._entries, key, build, MOST_ENTRIES)
+
+    def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
+        given = [unwrap(leaf) for leaf in leaves]
+        wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
+        as_arrays = not any(owner_of(leaf) for leaf in given)
+        if as_arrays:  # Python numbers alone: NumPy's
+            wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
+            given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
+        if as_arrays and not wrapped and self.parameters is not None:
+            args, kwargs = optree.tree_unflatten(nesting, given)
+            self.parameters.bind(*args, **kwargs)  # says which argument is missing
+        given, tree = self.complete(given, nesting)
+        layout = self.recipe.lay_out(self.parameters, given, tree)
+        backend = one_backend(self.name, layout, given)
+        inner = self._entry_for(layout, backend, given)
+        if not wrapped and not self._defaults:
+            return inner
+        open_leaf = np.asarray if as_arrays else unwrap
+
+        def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
+            opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
+            return inner.run(self.complete(opened, nesting)[0], draws)
+
+        return Entry(run_opened)
+
+    def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
+        """Return the leaves of a call by position, what it leaves out filled in, and their
+        nesting.
+        """
+        if not self._defaults or self.parameters is None:
+            return leaves, tree
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        bound = self.parameters.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return flatten(bound.args, {})
+
+    def entry_on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
+        """Return what runs a call whose layout is always the same but for the dtype of its first
+        tensor.
+        """
+        key = (backend.name, leaves[0].dtype)
+        entry = self._entries.get(key)
+        if entry is None:
+            tree = flatten(tuple(leaves), {})[1]
+            layout = self.recipe.lay_out(self.parameters, leaves, tree)
+            build = partial(self._entry_for, layout, backend, leaves)
+            entry = build_once(self._entries, key, build, MOST_ENTRIES)
+        return entry
+
+    def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+        """Return the entry for unwrapped leaves: captured, or as it is."""
+        if self.native is True:
+            return self._native_entry(layout.without_objects(), backend, None)
+        return self._captured_or_native(
+            layout, backend, lambda: self._captured_entry(layout, backend, leaves)
+        )
+
+    def _captured_or_native(
+        self, layout: Layout, backend: Backend, capture: Callable[[], Entry]
+    ) -> Entry:
+        """Return the captured entry, or where there is none the function as it is.
+
+        On its own framework an imported one runs as it is whatever went wrong, but for gradients
+        that do not fit.
+        """
+        try:
+            return capture()
+        except NotCaptured as error:
+            error.error.__cause__ = error.__cause__
+            return self._native_entry(
+                layout.without_objects(), backend, self.recipe.give_up(error.error)
+            )
+        except GradientError:
+            raise
+        except Exception:
+            if self.native is False or not is_original_on(self.recipe, backend):
+                raise
+            return self._native_entry(layout.without_objects(), backend, None)
+
+    def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
+        entry = self._lowered_entry(self.variant_for(layout, leaves), backend)
+        if not self.facts - {"dtype"}:
+            return entry
+        layout = layout.without_objects()
+        # One lowering per set of facts; both change together, when more facts are needed.
+        state: tuple[Any, dict[Any, Entry]] = watch(self.facts, layout), {}
+        state[1][state[0](leaves)] = entry
+        reads = any(map(is_read, self.facts))
+
+        def find(leaves: Sequence[Any]) -> Entry:
+            own = layout.with_objects(leaves)
+            return self._captured_or_native(
+                layout,
+                backend,
+                lambda: self._lowered_entry(self.variant_for(own, leaves), backend),
+            )
+
+        def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
+            """Look at the arguments first, and at what is read besides them."""
+            if reads and backend.compiler.on_call is not None:
+                with backend.compiler.on_call():
+                    return choose(leaves).run(leaves, draws)
+            return choose(leaves).run(leaves, draws)
+
+        def choose(leaves: Sequence[Any]) -> Entry:
+            nonlocal state, reads
+            look, known = state
+            found = known.get(look(leaves))
+            if found is None:
+                before = self.facts
+                found = find(leaves)
+                if self.facts != before or len(known) >= MOST_ENTRIES:
+                    state = look, known = watch(self.facts, layout), {}
+                    reads = any(map(is_read, self.facts))
+                known[look(leaves)] = found
+            return found
+
+        return Entry(with_facts)
+
+    def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
+        graphs = variant.graphs
+        lowered = self.lowered(variant, backend)
+        dtype = variant.layout.dtype
+        lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
+        refuse_lacking(lacking, dtype or "")
+        entry = bind_leaves(self.recipe, variant, backend, lowered)
+        return self._proving(entry, variant) if how_much() == ALL else entry
+
+    def _proving(self, entry: Entry, variant: Variant) -> Entry:
+        """Return an entry that compares the function with its graphs on each call's arguments."""
+
+        def proving(leaves: Sequence[Any], draws: Draws) -> Any:
+            self.recipe.prove(variant, leaves, is_call=True)
+            return entry.run(leaves, draws)
+
+        return Entry(proving)
+
+    def _native_entry(self, layout: Layout, backend: Backend, error: TraceError | None) -> Entry:
+        refuse_elsewhere(error, backend)
+        if is_original_on(self.recipe, backend):
+            apply = self.recipe.apply  # type: ignore[attr-defined]
+
+            def original(leaves: Sequence[Any], draws: Draws) -> Any:
+                args, kwargs = layout.rebuild(leaves)
+                return apply(*args, **kwargs)
+
+            return Entry(original)
+        if is_imported(self.recipe) and error is not None:
+            raise no_original(error, self.recipe) from error.__cause__
+
+        def native(leaves: Sequence[Any], draws: Draws) -> Any:
+            return run_as_it_is(self.recipe, layout, backend, leaves, error)
+
+        return Entry(native)
+
+
+def kind_of(leaf: Any) -> Any:
+    """Return what a call looks at of a leaf, where that is less than all of it: of a number, of a
+    tensor.
+    """
+    kind = type(leaf)
+    if kind is float:
+        return kind
+    if kind in PLAIN:
+        return (kind, leaf)
+    return None if owner_of(unwrap(leaf)) is None else (kind, leaf.dtype)

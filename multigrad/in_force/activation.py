@@ -1,0 +1,292 @@
+"""`xg.activation`: an activation whose backward is the rule in force, on any framework's tensors.
+
+The hot path of a call is one context read, one dictionary hit and the framework's own autodiff
+entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from .. import registry
+from ..active.draws import FREE
+from ..active.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
+from ..backend.contract import Backend
+from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use
+from ..calls.arguments import flatten
+from ..capture.signature import read_params
+from ..context import CURRENT, RuleInForce, apply_now
+from ..ground.fixed import FixedParams
+from ..lowering.forwards import Forward, find_forward
+from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..rulebook.rule import BoundRule, Rule, read_number
+from ..rulebook.under import forward_on, put_under
+from ..tracing.trace import Value, dtype_name
+
+Tensor = Any
+
+
+_keys = itertools.count()
+by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
+
+
+class Activation:
+    """A callable activation; see `activation`. It is fixed: compiled code would not see it
+    change.
+    """
+
+    autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
+    __slots__ = (
+        "__weakref__", "_latest", "_own", "_params", "_rule", "_valued", "forward", "key",
+        "runtime",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        forward: str = "ReLU",
+        rule: str | Rule | Callable[..., Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.forward: Forward = find_forward(forward)
+        self._rule = rule
+        self._params = read_params(params)
+        # Equal keys mean the same backward under the same active rules.
+        self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
+        by_key[self.key] = self
+        # The epoch, what was looked up in it, and the names read: one tuple, as `_latest`.
+        self._own: tuple[int, RuleInForce | None, tuple[Lookup, ...]] = (-1, None, ())
+        self._latest: tuple[Any, ...] = (None, None, None, None)
+        # Likewise: what acts, the values, it with them.
+        self._valued: tuple[Any, ...] = (None, None, None)
+        in_use()  # compilers can neither read the discovery of backends nor load one
+        own = self.own_in_force()  # a wrong rule or param is said here, not in the first forward
+        self.runtime = own.specialization.runtime if own is not None else ()
+
+    def __repr__(self) -> str:
+        rule = f", rule={self.rule!r}" if self.rule is not None else ""
+        params = f", params={self.params!r}" if self.params else ""
+        return f"activation({self.forward.name!r}{rule}{params})"
+
+    @property
+    def rule(self) -> str | Rule | Callable[..., Any] | None:
+        """The own rule as it was given; None where `use` decides."""
+        return self._rule
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The values given for the own rule's params."""
+        return FixedParams(self._params, "make another: xg.activation(forward, rule, params={...})")
+
+    def __reduce__(self) -> Any:
+        # What was looked up here stays here: a copy, in this process or another, looks it up
+        # itself.
+        return Activation, (self.forward.name, self._rule, self._params)
+
+    def own_in_force(self) -> RuleInForce | None:
+        """Return the own rule, looked up by today's registry; None where `use` decides."""
+        if self._rule is None:
+            if self._params:
+                raise registry.RuleError(f"params {sorted(self.params)} need a rule to take them")
+            return None
+        looked_up, in_force, _ = self._own
+        epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
+        if looked_up != epoch:
+            with reading() as found:
+                in_force = apply_now(self._rule, self._params)
+            self._own = epoch, in_force, names_in(found)
+        return in_force
+
+    def in_force(self) -> RuleInForce | None:
+        """Return the rule that acts now: the own one, else that of the innermost `use`."""
+        active = CURRENT.get().activations
+        if self._rule is None:
+            return active
+        own = self.own_in_force()
+        assert own is not None
+        if active is not None and active.counter is not None:
+            # A key given to `use` seeds the layer's own random rule too.
+            return RuleInForce(own.bound_rule, active.draws)
+        return own
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the activation of x; gradients flow back by the rule in force now."""
+        for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
+            if isinstance(x, types) and is_reading():
+                return call_read(self, x)
+        return self.apply(x)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return the activation of x, where no compiler reads along."""
+        return self._apply(x, CURRENT.get().activations if self._rule is None else self.in_force())
+
+    def _apply(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
+        # One tuple, so that other threads see all of it or none.
+        latest, kind, dtype, function = self._latest
+        if latest is in_force and kind is type(x) and dtype is x.dtype:
+            return function(x)
+        return self._look_up(x, in_force)
+
+    def call_with(self, x: Tensor, values: tuple[Any, ...]) -> Tensor:
+        """Return the activation of x under the own rule with these values of its run-time params.
+
+        Args:
+            values: numbers, or 0-d tensors of x's framework, in the order of the rule's
+                `specialization.runtime`.
+        """
+        for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
+            if isinstance(x, types) and is_reading():
+                return call_read(self, x, values)
+        in_force = self.with_values(values)
+        if in_force is self._valued[2]:  # the same object at the next call: it may be remembered
+            return self._apply(x, in_force)
+        return self.apply_as(x, in_force)
+
+    def with_values(self, values: tuple[Any, ...]) -> RuleInForce:
+        """Return the own rule as it acts now, with other values of its run-time params."""
+        in_force = self.in_force()
+        assert in_force is not None
+        then, known, applied = self._valued
+        is_fixed = are_numbers(values)
+        if then is in_force and is_fixed and known == values:
+            return applied
+        self.check_values(in_force)
+        bound_rule = BoundRule(in_force.specialization, values, in_force.bound_rule.token)
+        applied = RuleInForce(bound_rule, in_force.draws)
+        if is_fixed and in_force.counter is None:
+            self._valued = in_force, values, applied
+        return applied
+
+    def check_values(self, in_force: RuleInForce) -> None:
+        """Check that a rule takes the values that `call_with` is given."""
+        now = in_force.specialization.runtime
+        if now != self.runtime:
+            raise registry.RuleError(
+                f"rule {in_force.specialization.rule.name!r} took the params {list(self.runtime)} "
+                f"and was registered anew with {list(now)}: assign it to the layer again"
+            )
+
+    def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
+        """Return the activation of x under a rule that the caller gives."""
+        backend, bound_rule = backend_of(x), in_force.bound_rule
+        self.tell(backend)
+        leaves = (x, *bound_rule.values)
+        entry = put_under(bound_rule.specialization, self.forward).entry_on(backend, leaves)
+        y = entry.run(leaves, in_force.draws)
+        self.tell_drawn(backend, in_force)
+        return y
+
+    def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
+        """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
+        if isinstance(x, Value):
+            return self._record(x, in_force)
+        backend = backend_of(x)
+        self.tell(backend)
+        if in_force is None:
+            function = plain(self.forward, backend, x)
+        else:
+            specialization, leaves = in_force.specialization, (x, *in_force.values)
+            entry = put_under(specialization, self.forward).entry_on(backend, leaves)
+            if backend.compiler.on_read is not None or specialization.reads:
+                y = entry.run(leaves, in_force.draws)
+                self.tell_drawn(backend, in_force)
+                return y
+            function = entry.bound(x, in_force.values, in_force.draws)
+        if backend.compiler.on_read is None:
+            self._latest = (in_force, type(x), x.dtype, function)
+        return function(x)
+
+    def tell(self, backend: Backend) -> None:
+        """Tell a backend's compiler what a trace of this activation depends on: the rule in force,
+        or its own one.
+        """
+        if self._rule is None:
+            if backend.compiler.on_read is not None:
+                backend.compiler.on_read(None, self)
+        elif backend.compiler.on_depend is not None:
+            for lookup in self._own[2]:
+                backend.compiler.on_depend(lookup)
+
+    def tell_drawn(self, backend: Backend, in_force: Any) -> None:
+        """Tell a compiler that an own rule drew: from the key of the rule in force, if any."""
+        if (
+            self._rule is not None
+            and in_force.specialization.draws
+            and backend.compiler.on_read is not None
+        ):
+            backend.compiler.on_read(None, self)
+
+    def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
+        """Record the activation inside of a capture; derivatives pass by the rule in force now."""
+        if self._rule is None:
+            look_up(RULE_IN_FORCE)
+        for lookup in self._own[2]:
+            note_name(lookup.name, lookup.number)
+        if in_force is None:
+            return put_under(None, self.forward).inline(*flatten((x,), {}))
+        numbers = [read_number(value) for value in in_force.values]
+        if None in numbers:
+            advice = x.trace.words.advise("give the param to the function as an argument")
+            raise x.trace.error(
+                f"applies a rule under a param that is known at run time only{advice}"
+            )
+        specialization = in_force.specialization
+        output = put_under(specialization, self.forward).inline(*flatten((x, *numbers), {}))
+        if specialization.draws:
+            look_up(RULE_IN_FORCE)  # its key seeds an own rule too
+            if in_force.counter is not None:
+                raise x.trace.error(
+                    "applies a random rule under a key, which counts applications one by one. "
+                    "Take the vjp of the activation itself, or leave key= out"
+                )
+        return output
+
+
+def are_numbers(values: tuple[Any, ...]) -> bool:
+    """Return whether values are equal only where they are the same: no tensors, no 0.0, which
+    equals -0.0.
+    """
+    return all((type(value) is float and value) or type(value) is int for value in values)
+
+
+_lacking: dict[tuple[str, str], dict[str, str]] = {}
+
+
+def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
+    """Return the activation without a rule for tensors like x: the framework's own, with its own
+    derivative.
+    """
+    if not forward.differentiable:
+        return put_under(None, forward).entry_on(backend, (x,)).bound(x, (), FREE)
+    key = (backend.name, forward.name)
+    if key not in _lacking:
+        subject = f"activation {forward.name!r}"
+        _lacking[key] = find_lacking(subject, backend, forward.graph())
+    if _lacking[key]:
+        refuse_lacking(_lacking[key], dtype_name(x.dtype))
+    return forward_on(backend, forward)
+
+
+def activation(
+    forward: str,
+    rule: str | Rule | Callable[..., Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Activation:
+    """Return an activation for tensors of any framework, whose backward is the rule in force.
+
+    Example:
+        >>> act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+
+    Args:
+        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
+            Heaviside, in any case.
+        rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
+            the true derivative acts (zero for Heaviside).
+        params: values for the rule's params.
+
+    Raises:
+        RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
+    """
+    return Activation(forward, rule, params)

@@ -1,0 +1,235 @@
+"""`xg.vjp`: outputs and pullback by one call, on every framework and on NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..active.draws import FREE, Draws
+from ..backend.contract import Backend
+from ..backend.discovery import backend_among
+from ..calls.arguments import Layout, flatten, owner_of, unwrap
+from ..calls.binding import assemble
+from ..calls.bound import BoundFunction
+from ..calls.gradients import match_gradients
+from ..calls.native import check_native, run_recipe
+from ..capture.signature import name_of
+from ..errors import GradientError, RuleTypeError, TraceError
+from ..functions.function import Function
+from ..functions.plain import PairRecipe
+from ..ground.trees import optree
+from ..recipes.record import NotCaptured
+from ..rulebook.under import put_under
+from .activation import Activation
+
+Tensor = Any
+Pullback = Callable[[Any], tuple[Any, ...]]
+
+
+def vjp(f: Callable[..., Any], *inputs: Any) -> tuple[Any, Pullback]:
+    """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
+
+    Example:
+        >>> y, pullback = xg.vjp(f, x, w)
+        >>> grad_x, grad_w = pullback(np.ones_like(y))
+
+    Args:
+        f: a Function, an activation, or any function of tensors. On NumPy, which has no autodiff of
+            its own, it is captured, and differentiated by the VJPs of its ops and by the own
+            backward of each Function in it.
+        *inputs: tensors of one framework, or NumPy arrays; also nested. Numbers and other values
+            are handed on.
+
+    Returns:
+        The outputs, and `pullback(cotangent)`: the cotangent is nested like the outputs (None:
+        zero); it returns a tuple with one gradient per input, nested like it; zeros where an output
+        does not depend on a float input, None for what is no float tensor.
+
+    Raises:
+        TraceError: on NumPy; f cannot be captured.
+        GradientError: the cotangent does not fit the outputs.
+    """
+    leaves, tree = flatten(inputs, {})
+    leaves = [unwrap(leaf) for leaf in leaves]
+    leaves = [
+        np.asarray(leaf) if isinstance(leaf, float) and not _has_tensor(leaves) else leaf
+        for leaf in leaves
+    ]
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    if not places:
+        raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
+    backend = backend_among(leaves[i] for i in places)
+    flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
+    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, len(flat), tree)
+
+
+def vjp_leaves(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[list[Any], Any, Callable[[list[Any]], list[Any]]]:
+    """Return the outputs of f as a flat list, their nesting, and the map from their cotangents to
+    one gradient per leaf.
+
+    Args:
+        leaves, tree: the arguments as a flat list, and the nesting of (args, kwargs).
+        backend: the one that owns the tensors among the leaves.
+    """
+    if backend.autodiff.vjp is None:
+        outputs, pull_leaves = _by_capture(f, leaves, tree, backend)
+        return *optree.tree_flatten(outputs, none_is_leaf=True), pull_leaves
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    nesting: list[Any] = []
+
+    def run(tensors: Sequence[Tensor]) -> list[Any]:
+        given = list(leaves)
+        for i, tensor in zip(places, tensors, strict=True):
+            given[i] = tensor
+        args, kwargs = optree.tree_unflatten(tree, given)
+        flat, own = optree.tree_flatten(f(*args, **kwargs), none_is_leaf=True)
+        nesting.append(own)
+        return flat
+
+    flat, pull_tensors = backend.autodiff.vjp(run, [leaves[i] for i in places])
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(places, pull_tensors(cotangents), strict=True):
+            gradients[i] = gradient
+        return gradients
+
+    return flat, nesting[-1], pull
+
+
+def _has_tensor(leaves: Sequence[Any]) -> bool:
+    return any(owner_of(leaf) is not None for leaf in leaves)
+
+
+def _pullback(pull: Callable[[list[Any]], list[Any]], count: int, tree: Any) -> Pullback:
+    """Return the pullback between nestings, of one between flat lists; `count`: of the outputs."""
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        flat = optree.tree_leaves(cotangent, none_is_leaf=True)
+        if len(flat) != count:
+            raise GradientError(
+                f"vjp's pullback got {len(flat)} cotangents for {count} outputs; pass them nested "
+                "like the outputs, None for zero"
+            )
+        args, _ = optree.tree_unflatten(tree, pull(flat))
+        return tuple(args)
+
+    return pullback
+
+
+def _by_capture(
+    f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback on a backend without autodiff of its own."""
+    count = len(leaves)
+    if isinstance(f, Activation) and count == 1:
+        in_force = f.in_force()
+        specialization, values, draws = None, (), FREE
+        if in_force is not None:
+            specialization, values = in_force.specialization, in_force.values
+            draws = in_force.draws
+        function = put_under(specialization, f.forward)
+        leaves, tree = flatten((*leaves, *values), {})
+    else:
+        if isinstance(f, BoundFunction):
+            args, kwargs = optree.tree_unflatten(tree, leaves)
+            leaves, tree = flatten(*f.complete(args, kwargs))
+            f = f.function
+        recipe = PairRecipe(f, None, None, name_of(f))
+        function = f if isinstance(f, Function) else Function(recipe, f)
+        draws = function.draws
+        leaves, tree = function.complete(leaves, tree)
+    outputs, pull = _of_function(function, leaves, tree, draws, backend)
+    return outputs, lambda cotangents: pull(cotangents)[:count]
+
+
+def _of_function(
+    function: Function, leaves: Sequence[Any], tree: Any, draws: Draws, backend: Backend
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback of a Function, which gives a gradient for each leaf."""
+    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    if function.native is True:
+        return _as_it_is(function, layout, leaves, backend, None)
+    try:
+        variant = function.variant_for(layout, leaves)
+    except NotCaptured as error:
+        error.error.__cause__ = error.__cause__
+        if getattr(function.recipe, "backward", True) is None:
+            raise error.error from error.__cause__
+        told = function.recipe.give_up(error.error)
+        return _as_it_is(function, layout, leaves, backend, told)
+    graphs = variant.graphs
+    native = function.lowered(variant, backend).native
+    order = (*layout.indices("tensor"), *layout.indices("number"))
+    given = [leaves[i] for i in order]
+    key = [draws.next_key(backend)] if graphs.is_random else []
+    output, pull_arrays = native.vjp(*given, *key)
+    single = len(graphs.cotangents) == 1
+    positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        chosen = [cotangents[i] for i in positions]
+        found = pull_arrays(chosen[0] if single else tuple(chosen))
+        found = (found,) if len(graphs.inputs) == 1 else found
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(layout.indices("tensor"), found, strict=True):
+            gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
+        return gradients
+
+    return assemble(variant, (output,) if single else output), pull
+
+
+def _as_it_is(
+    function: Function,
+    layout: Layout,
+    leaves: Sequence[Any],
+    backend: Backend,
+    error: TraceError | None,
+) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
+    """Return outputs and pullback of a function that runs as it is."""
+    recorded = run_recipe(function.recipe, backend, *layout.rebuild(leaves), error)
+    flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+
+    def pull(cotangents: list[Any]) -> list[Any]:
+        upstream = [
+            None if owner_of(y) is None else _as_cotangent(c, y, backend)
+            for c, y in zip(cotangents, flat, strict=True)
+        ]
+        assert recorded.pull is not None
+        returned = recorded.pull(optree.tree_unflatten(nesting, upstream))
+        gradients = match_gradients(function.name, returned, layout)
+        for i in layout.indices("tensor"):
+            leaf = layout.leaves[i]
+            gradient = check_native(function.name, leaf.path, leaves[i], gradients[i], backend)
+            gradients[i] = _zeros_if_none(gradient, leaves[i], leaf.is_float, backend)
+        return [
+            g if leaf.is_float else None for g, leaf in zip(gradients, layout.leaves, strict=True)
+        ]
+
+    return recorded.outputs, pull
+
+
+def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
+    """Return a cotangent of the output's dtype; None is zero."""
+    if given is None:
+        return _zeros_like(output, backend)
+    if owner_of(given) is not backend:
+        given = backend.tensors.from_numpy(np.asarray(given))
+    return (
+        given
+        if given.dtype == output.dtype
+        else backend.kernels.rows[ops.CAST](given, dtype=output.dtype)
+    )
+
+
+def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
+    return _zeros_like(like, backend) if gradient is None and is_float else gradient
+
+
+def _zeros_like(tensor: Tensor, backend: Backend) -> Tensor:
+    return backend.tensors.from_numpy(np.zeros_like(backend.tensors.to_numpy(tensor)))

@@ -1,0 +1,146 @@
+"""`xg.show`: the rule IR as text, and what forward keeps for backward."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from .. import ops
+from ..backend.discovery import in_use
+from ..errors import MultigradError
+from ..functions.function import Function
+from ..in_force.activation import Activation
+from ..ir.graph import Graph, Node, format_graph
+from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
+from ..lowering.forwards import Forward, find_forward
+from ..lowering.function_graph import FunctionGraph
+from ..passes.residuals import BYTES, Cut
+from ..recipes.examples import find_variant
+from ..registry import resolve
+from ..rulebook.rule import BoundRule, Rule
+from ..tracing.trace import NeedsConcrete
+
+MOST_CALLS = 100  # of one expression
+
+
+def show(
+    obj: str | Rule | Callable[..., Any] | Activation | Graph | FunctionGraph | Function,
+    *,
+    memory: bool = False,
+) -> str:
+    """Return the graph of a rule, an activation (also a module or layer) or a Function as text.
+
+    Example:
+        >>> print(xg.show("rectangular"))
+        >>> print(xg.show(xg.activation("ReLU", rule="rectangular"), memory=True))
+
+    Args:
+        obj: what to show; a bare rule sits under Linear where memory is asked for.
+        memory: also say what forward keeps for backward, in bytes per element of the input.
+
+    Raises:
+        RuleError: the rule is unknown.
+        TraceError: it cannot be captured.
+    """
+    if isinstance(obj, Graph):
+        return format_graph(obj)
+    inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
+    if isinstance(inner, Function):
+        graphs = find_variant(inner).graphs
+        return _with_memory(_both(graphs), graphs, memory)
+    if isinstance(inner, FunctionGraph):
+        return _with_memory(_both(inner), inner, memory)
+    if isinstance(inner, Activation):
+        own = inner.own_in_force()
+        if own is None:
+            function = FunctionGraph(
+                inner.forward.name, inner.forward.graph(), inner.forward.derivative()
+            )
+            return _with_memory(_both(function), function, memory)
+        return _show(own.bound_rule, inner.forward, memory)
+    return _show(resolve(inner).bound_rule(), None, memory)
+
+
+def _both(function: FunctionGraph) -> str:
+    return f"{format_graph(function.forward)}\n\n{format_graph(function.backward)}"
+
+
+def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
+    rule = bound_rule.specialization.rule
+    head = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
+    if rule.native is True:
+        kept = "\n\nkept for backward: the input, which the rule may read" if memory else ""
+        return f"{head}{rule.name}: runs as it is (native=True), so it has no graph{kept}"
+    try:
+        backward = bound_rule.graph()
+    except NeedsConcrete as need:
+        per = f"one graph per {', '.join(need.facts)} of its input"
+        latest = bound_rule.specialization.latest()
+        if latest is None:
+            raise MultigradError(
+                f"rule {rule.name!r} has {per}; it is captured when it is first used"
+            ) from need
+        backward = replace(latest, origin=f"{latest.origin}; {per}, this one the last")
+    row = find_forward("Linear") if forward is None else forward
+    function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order)
+    return _with_memory(f"{head}{format_graph(backward)}", function, memory)
+
+
+def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
+    """Add what is kept, per group of the backends in use that keep the same."""
+    if not memory:
+        return text
+    plain, floats = function.cut(False), function.cut(True)
+    if plain.residuals == floats.residuals and plain.keep.outputs == floats.keep.outputs:
+        return f"{text}\n\nkept for backward:{describe_cut(plain)}"
+    lines = []
+    for cut, keeps_floats in ((plain, False), (floats, True)):
+        names = [b.name for b in in_use() if b.autodiff.keeps_float_derivatives is keeps_floats]
+        if names:
+            lines.append(f"kept for backward on {', '.join(names)}:{describe_cut(cut)}")
+    return "\n\n".join([text, *lines])
+
+
+def describe_cut(cut: Cut) -> str:
+    """Return a line for each thing that a cut keeps: its bytes, and what it is."""
+    if not cut.residuals:
+        return " nothing, 0 bytes per element"
+    computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
+    lines = [""]
+    for name in cut.residuals:
+        value = f" = {format_expression(computed[name])}" if name in computed else ""
+        lines.append(f"  {name}{value}: {describe_size(cut.type(name))}")
+    return "\n".join(lines)
+
+
+def format_expression(node: Node) -> str:
+    """Return a node as one nested call, with "..." for what makes it too long to read."""
+    return _nested(node, itertools.repeat("...", MOST_CALLS))
+
+
+def _nested(node: Node, left: Iterator[str]) -> str:
+    if node.op is ops.INPUT:
+        return str(node.attr("name"))
+    if node.op is ops.CONST:
+        return repr(node.attr("value"))
+    # A value used twice is written twice, so that an expression may be far longer than its graph.
+    if next(left, None) is None:
+        return "..."
+    arguments = [_nested(operand, left) for operand in node.operands]
+    arguments += [f"{key}={value!r}" for key, value in node.attrs]
+    return f"{node.op.name}({', '.join(arguments)})"
+
+
+def describe_size(type_: Type) -> str:
+    """Return the bytes that a residual takes, in words."""
+    size = BYTES.get(type_.dtype)
+    if type_.shape == SCALAR_SHAPE:
+        return f"one {'number' if type_.dtype == T else type_.dtype}"
+    if type_.shape != INPUT_SHAPE:
+        return f"fewer {'numbers' if type_.dtype == T else f'{type_.dtype}s'} than tin has elements"
+    if type_.dtype == T:
+        return "4 bytes per element in float32 (2 in float16 and bfloat16, 8 in float64)"
+    where = "" if size != 1 else ", where tin would take 4 in float32"
+    return f"{size} byte{'' if size == 1 else 's'} per element{where}"

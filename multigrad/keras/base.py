@@ -1,0 +1,169 @@
+"""What the layers have in common: they hold an object, and call it in Keras's backend or in another
+one.
+
+It may be exchanged at any time, and then what was compiled with it is compiled anew.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import keras
+
+from ..backend.contract import Backend
+from ..backend.discovery import load_backend
+from .config import read_backend
+from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
+from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
+
+Tensor = Any
+
+
+class Held:
+    """What a layer calls, and where. Another takes its place when one of them is assigned.
+
+    Attributes:
+        guest: the framework to run in, where it is not Keras's own.
+        superseded: whether another has taken its place, so that what was traced with it is stale.
+    """
+
+    __slots__ = ("backend", "guest", "superseded", "what")
+
+    def __init__(self, what: Any, backend: str | None) -> None:
+        self.what = what
+        self.backend = backend
+        self.guest = None if backend in (None, BACKEND) else backend
+        self.superseded = False
+
+
+class HoldingLayer(keras.layers.Layer):
+    """A layer that calls what it holds, in some backend; each kind of layer says how."""
+
+    _held: Held
+    # Raises UnsupportedOp where a backend is known to lack an op of what is to be held.
+    _check: Callable[[Any, Backend], None]
+    # What has the outputs' shapes and dtypes; no gradient is taken.
+    _call_symbolically: Callable[..., Any]
+    # The outputs on Keras's own backend, and those of another framework.
+    _call_here: Callable[..., Any]
+    _call_elsewhere: Callable[..., Any]
+    # What is held as data, by the names of arguments, and back.
+    _describe: Callable[[], dict[str, Any]]
+    _read: ClassVar[Callable[[str, Mapping[str, Any]], dict[str, Any]]]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.supports_masking = True
+        self._traced_for: weakref.WeakSet[Any] = weakref.WeakSet()
+        # jax has no generator to draw from; as in Dropout, the model's state holds one.
+        self.seed_generator = keras.random.SeedGenerator() if BACKEND == "jax" else None
+
+    # --- what it holds ----------------------------------------------------------------------------
+
+    def _hold(self, what: Any, backend: str | None) -> None:
+        self._check(what, HOST if backend is None else load_backend(backend))
+        self._held = Held(what, backend)
+        # Whether XLA may compile the layer: `jit_compile="auto"` asks.
+        self.supports_jit = BACKEND != "tensorflow" or self._held.guest is None
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Renew what was compiled, once another object is held."""
+        before = self._held
+        yield
+        before.superseded = True
+        renew_steps(self._traced_for)
+
+    @property
+    def backend(self) -> str | None:
+        """The framework that runs this layer; None is Keras's own. Assign to change it."""
+        return self._held.backend
+
+    @backend.setter
+    def backend(self, backend: str | None) -> None:
+        if backend != self.backend:
+            with self._changing():
+                self._hold(self._held.what, backend)
+
+    def _draw_words(self, subject: str) -> Tensor:
+        """Return the generator's next state: two words, known at run time."""
+        assert self.seed_generator is not None
+        refuse_scan(subject)
+        return self.seed_generator.next().astype("uint32")
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    @keeping_weights
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs of a call, wherever it is to run."""
+        held = self._held
+        if in_symbolic_scope():
+            if held.guest is not None:
+                refuse_xla(self)
+            return self._call_symbolically(*args, **kwargs)
+        if NOTES_MODELS:
+            note_models(self._traced_for, find_tensor((args, kwargs)))
+        if HOST.compiler.on_depend is not None:
+            HOST.compiler.on_depend(held)
+        if held.guest is None:
+            return self._call_here(*args, **kwargs)
+        if is_exporting(find_tensor((args, kwargs))):
+            return self._call_exported(*args, **kwargs)
+        return self._call_elsewhere(*args, **kwargs)
+
+    def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs on Keras's own backend: a file must run where no other framework
+        is.
+        """
+        return self._call_here(*args, **kwargs)
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the layer as data.
+
+        Raises:
+            MultigradError: what it holds cannot be saved.
+        """
+        return {**super().get_config(), **self._describe(), "backend": self.backend}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Return the layer that a config describes; a backend that is not installed here is left
+        out, with a warning.
+
+        Raises:
+            RuleError: a rule was saved by name, and no rule of that name is registered here.
+            FormatError: the config is malformed.
+        """
+        own = cls._read(f"layer {config.get('name')!r}", config)
+        backend = read_backend(str(config.get("name")), config.get("backend"))
+        return cls(**{**config, **own, "backend": backend})
+
+
+def list_leaves(given: Any) -> list[Any]:
+    """Return what nested arguments hold; plain Python, which compilers read, as they do not read
+    Keras's own.
+    """
+    if isinstance(given, dict):
+        given = list(given.values())
+    if not isinstance(given, tuple | list):
+        return [given]
+    leaves = []
+    for each in given:
+        leaves += list_leaves(each)
+    return leaves
+
+
+def find_tensor(given: Any) -> Tensor:
+    """Return the first tensor among arguments."""
+    for leaf in list_leaves(given):
+        if keras.ops.is_tensor(leaf):
+            return leaf
+    return None

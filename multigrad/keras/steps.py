@@ -1,0 +1,98 @@
+"""What to do when a layer's structure changes (its rule, its backend) after a step was compiled.
+
+torch.compile sees it by its guards and jax by a key of all its caches (`Compiler.on_replace`);
+TensorFlow's graphs can only be made anew, so a layer notes for which models it was traced. A graph
+that nobody makes anew raises StaleTraceError.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+
+from .stack import running
+from .tracing import HOST
+
+Tensor = Any
+STEPS = ("train", "test", "predict")
+# Where Keras's own steps hold what they have traced.
+NOTES_MODELS = HOST.compiler.on_read is not None
+
+
+def note_models(models: weakref.WeakSet[Any], x: Tensor) -> None:
+    """Add the models whose steps are being traced around this call."""
+    if not NOTES_MODELS or not HOST.tensors.is_traced(x):
+        return
+    models.update(model for model, _ in running("_step"))
+
+
+def fetch_state(models: Iterable[Any]) -> None:
+    """Bring back into a model what a training step has taken from it (amid `fit` on jax)."""
+    for model in models:
+        fetch = getattr(model, "jax_state_sync", None)
+        if fetch is not None:
+            fetch()
+
+
+# What each loop of Keras on jax has taken out of the model, in the order of its local `state`.
+TAKEN = {
+    "fit": ("model", "state", "optimizer", "metrics"),
+    "evaluate": ("model", "state", "metrics"),
+    "predict": ("model", "state"),
+}
+
+
+def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a layer's `call` after whose failure the model still has its weights.
+
+    Keras (3.15) on jax takes them out of the model while a step runs, and an error in the step
+    would lose them.
+    """
+    if not hasattr(keras.Model, "jax_state_sync"):
+        return call
+
+    @functools.wraps(call)
+    def call_keeping(*args: Any, **kwargs: Any) -> Tensor:
+        try:
+            return call(*args, **kwargs)
+        except Exception:
+            give_back_weights()
+            raise
+
+    return call_keeping
+
+
+def give_back_weights() -> None:
+    """Put the weights back into the model whose `fit`, `evaluate` or `predict` is running."""
+    for model, frame in running(*TAKEN):
+        state = frame.f_locals.get("state")
+        for group, values in zip(TAKEN.get(frame.f_code.co_name, ()), state or (), strict=False):
+            for variable, value in zip(variables_of(model, group), values, strict=False):
+                if variable._value is None:
+                    # Not `assign`: within a step that is the step's own.
+                    variable._value = value
+
+
+def variables_of(model: Any, group: str) -> list[Any]:
+    """Return the Variables of a model that a loop takes together."""
+    if group == "optimizer":
+        return model.optimizer.variables
+    names = {"model": "trainable", "state": "non_trainable", "metrics": "metrics"}
+    return getattr(model, f"{names[group]}_variables")
+
+
+def renew_steps(models: Iterable[Any]) -> None:
+    """Let what was compiled for these models be compiled anew."""
+    for model in models:
+        for step in STEPS:
+            if getattr(model, f"{step}_function", None) is not None:
+                getattr(model, f"make_{step}_function")(force=True)
+    if HOST.compiler.on_replace is not None:
+        HOST.compiler.on_replace()

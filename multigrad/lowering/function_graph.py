@@ -1,0 +1,159 @@
+"""A pair of graphs, forward and backward: what every replaced gradient is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from .. import ops
+from ..errors import UnsupportedOp
+from ..ir.graph import Graph
+from ..ir.types import Type, is_float
+from ..passes.residuals import Cut, Roles, cut_residuals, keep_inputs
+from ..passes.simplify import rename_inputs, simplify
+from ..tracing.calls import drop_calls
+from ..tracing.derivatives import pullbacks
+
+# The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
+OWN_NAMES = re.compile(r"(kept|grad_out|output)(_\d+)?|shape_of_\w+")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionGraph:
+    """A forward, and a backward that need not be its derivative.
+
+    Attributes:
+        forward: `*inputs, *params, [key] -> *outputs`.
+        backward: `*cotangents, *inputs, *params, [key] -> *gradients` of the inputs `wrt`; params
+            are run-time numbers, and the key is there where one of the graphs draws random numbers.
+        first_order: the author's promise that nobody differentiates the backward, so that floats
+            computed in forward may be kept.
+        inputs: the names of the tensors that forward takes; a rule's is "tin".
+        cotangents: the names of the outputs' cotangents, one for each output.
+        wrt: the inputs whose gradients backward returns, in its order; the others get none.
+        twice: whether the backward may be differentiated: not where it has used a function with a
+            gradient of its own, of which the ops alone are left.
+        keeps_output: the author keeps outputs for backward, which differentiates them by this pair
+            again.
+        undifferentiable: the positions of float outputs that carry no gradient.
+        is_rule: whether the backward is a rule, of the output's cotangent and the only input.
+        params: the run-time params of both graphs, in order.
+        is_random: whether it draws random numbers.
+    """
+
+    name: str
+    forward: Graph
+    backward: Graph
+    first_order: bool = False
+    inputs: tuple[str, ...] = ("tin",)
+    cotangents: tuple[str, ...] = ("grad_out",)
+    wrt: tuple[str, ...] = ("tin",)
+    keeps_output: bool = False
+    undifferentiable: tuple[int, ...] = ()
+    second_order: bool = True
+    is_rule: bool = False
+    params: tuple[str, ...] = field(init=False)
+    is_random: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
+        others = (*self.cotangents, *self.inputs, "key")
+        names = [node.attr("name") for node in nodes]
+        object.__setattr__(self, "params", tuple([n for n in names if n not in others]))
+        object.__setattr__(self, "is_random", "key" in names)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        count = len(self.forward.outputs)
+        return ("output",) if count == 1 else tuple(f"output_{i}" for i in range(count))
+
+    @property
+    def seeds(self) -> tuple[str | None, ...]:
+        """The names of the cotangents, None for outputs that carry no gradient."""
+        return tuple(
+            name if is_float(output.type) and i not in self.undifferentiable else None
+            for i, (name, output) in enumerate(
+                zip(self.cotangents, self.forward.outputs, strict=True)
+            )
+        )
+
+    @property
+    def roles(self) -> Roles:
+        """What the graphs' inputs are."""
+        return Roles(self.inputs, self.outputs, self.cotangents)
+
+    def type_of(self, name: str) -> Type | None:
+        """Return the type of an input; None where neither graph reads it."""
+        node = self.forward.input(name) or self.backward.input(name)
+        return None if node is None else node.type
+
+    @property
+    def is_derivative(self) -> bool:
+        """Whether the backward is the forward's true derivative, node by node."""
+        computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]
+        if set(self.backward.nodes).isdisjoint(computed):
+            return False  # where none is even read, the answer is of no use
+        try:
+            derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
+        except UnsupportedOp:
+            return False
+        return derivative.outputs == self.backward.outputs
+
+    def without_calls(self) -> FunctionGraph:
+        """Return the pair in ops alone, where its graphs call functions that have a gradient of
+        their own.
+        """
+        forward, backward = drop_calls(self.forward), drop_calls(self.backward)
+        if forward is self.forward and backward is self.backward:
+            return self
+        second_order = self.second_order and backward is self.backward
+        return replace(
+            self, forward=simplify(forward), backward=simplify(backward), second_order=second_order
+        )
+
+    def cut(self, floats: bool = False, *, keep_input: bool = False) -> Cut:
+        """Return the backward split at what forward keeps for it.
+
+        Args:
+            floats: whether a float kept by forward keeps its derivative.
+            keep_input: keep the inputs and nothing else.
+        """
+        if keep_input:
+            return keep_inputs(self.forward, self.backward, self.roles)
+        # An output's derivative is this pair's own: elsewhere it is not that of the op in the
+        # backward.
+        output = self.first_order or self.keeps_output or self.is_derivative
+        return cut_residuals(
+            self.forward,
+            self.backward,
+            self.roles,
+            floats=floats or self.first_order,
+            output=output,
+        )
+
+    def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
+        """Return the pair with params and inputs renamed that are called like a word of the emitted
+        code.
+        """
+        reserved = set(reserved)
+        own = tuple(name for name in self.inputs if name != "tin")
+        taken = {*reserved, *self.params, *own}
+        renamed: dict[str, str] = {}
+        for name in (*own, *self.params):
+            if name in reserved or OWN_NAMES.fullmatch(name):
+                safe = f"{name}_"
+                while safe in taken:
+                    safe += "_"
+                renamed[name] = safe
+                taken.add(safe)
+        if not renamed:
+            return self
+        return replace(
+            self,
+            forward=rename_inputs(self.forward, renamed),
+            backward=rename_inputs(self.backward, renamed),
+            inputs=tuple(renamed.get(name, name) for name in self.inputs),
+            wrt=tuple(renamed.get(name, name) for name in self.wrt),
+        )

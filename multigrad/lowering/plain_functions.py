@@ -1,0 +1,140 @@
+"""A pair of graphs as plain functions of one framework, outside of its autodiff: what runs for
+another framework.
+
+The parts are those of every function (forward, what it keeps, backward) without the native object
+around them; and backward from the inputs alone, for hosts that keep nothing of a guest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..backend.contract import Backend
+from ..backend.emitted import Emitted
+
+Tensor = Any
+Pull = Callable[..., tuple[Tensor, ...]]
+
+
+def without_autodiff(backend: Backend) -> Backend:
+    """Return a backend that lowers to a `PlainFunctions` object."""
+
+    def finish_plain(namespace: dict[str, Any], emitted: Emitted) -> PlainFunctions:
+        return PlainFunctions(namespace, emitted, backend.interop.outside)
+
+    autodiff = replace(
+        backend.autodiff,
+        render=render,
+        finish=finish_plain,
+        call=call,
+        keeps_float_derivatives=True,  # nobody differentiates straight code
+        only_fast=True,
+        forbid_derivative=None,
+    )
+    # There is nowhere to prepare a number.
+    fast = replace(backend.kernels.fast, constants={})
+    return replace(backend, kernels=replace(backend.kernels, fast=fast), autodiff=autodiff)
+
+
+class PlainFunctions:
+    """Forward and backward as plain functions; all take the tensors, then the run-time params, then
+    a key.
+
+    Attributes:
+        emitted: what they were made of.
+        is_random: whether they take a key.
+        keeps_outputs: whether the map that `record` returns holds outputs.
+    """
+
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        emitted: Emitted,
+        outside: Callable[[Callable[..., Any]], Callable[..., Any]] | None,
+    ) -> None:
+        names = ("forward", "keep", "backward", "function")
+        functions = [namespace[name] for name in names]
+        if outside is not None:
+            functions = [outside(function) for function in functions]
+        self._forward, self._keep, self._backward, self._gradients = functions
+        self.emitted = emitted
+        self.is_random = "key" in emitted.params
+        self.keeps_outputs = any(name in emitted.outputs for name in emitted.residuals)
+        self._count = len(emitted.inputs)
+        self._read = tuple(emitted.params.index(name) for name in emitted.forward_params)
+        places = [*emitted.inputs, *emitted.outputs, *emitted.computed]
+        self._residuals = tuple(places.index(name) for name in emitted.residuals)
+        self._places = tuple(
+            emitted.wrt.index(n) if n in emitted.wrt else None for n in emitted.inputs
+        )
+
+    def run(self, *args: Any) -> tuple[Tensor, ...]:
+        """Return the outputs."""
+        inputs, values = args[: self._count], args[self._count :]
+        return self._forward(*inputs, *[values[i] for i in self._read])
+
+    def record(self, *args: Any) -> tuple[tuple[Tensor, ...], Pull]:
+        """Return the outputs, and the map from their cotangents to a gradient, or None, for each
+        tensor.
+        """
+        outputs, computed = self._keep(*args)
+        held = (*args[: self._count], *outputs, *computed)
+        residuals = [held[i] for i in self._residuals]
+        values = args[self._count :]
+        del held, computed, args
+
+        def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:
+            return self._arrange(self._backward(*cotangents, *residuals, *values))
+
+        return outputs, pull
+
+    def gradients(self, args: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Return a gradient, or None, for each tensor, from what forward was called with."""
+        return self._arrange(self._gradients(*cotangents, *args))
+
+    def _arrange(self, found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(None if i is None else found[i] for i in self._places)
+
+
+def call(native: PlainFunctions, emitted: Emitted) -> Callable[..., Any]:
+    """Return what runs forward alone."""
+    return native.run
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of the four functions; each returns a tuple."""
+    f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
+    inputs, cotangents = ", ".join(emitted.inputs), ", ".join(emitted.cotangents)
+    outputs = _tuple(emitted.outputs)
+    given = "".join(f", {name}" for name in emitted.forward_params)
+    residuals = "".join(f", {name}" for name in emitted.residuals)
+    results = list(b.results)
+    if emitted.check:
+        results[0] = f"{emitted.check}({results[0]}, {emitted.cotangents[0]})"
+    run = f"    {outputs} = forward({inputs}{given})\n"
+    needed = k.reads.union(emitted.residuals).intersection(emitted.outputs)
+    computed = f"    {_tuple(emitted.computed)} = {_tuple(k.results)}\n" if k.results else ""
+    first = f"{run if needed else ''}{k.indented(4)}{computed}"
+    return f"""\
+def forward({inputs}{given}):
+{f.indented(4)}    return {_tuple(f.results)}
+
+
+def keep({inputs}{emitted.arguments}):
+{run}{k.indented(4)}    return {outputs}, {_tuple(k.results)}
+
+
+def backward({cotangents}{residuals}{emitted.arguments}):
+{b.indented(4)}    return {_tuple(results)}
+
+
+def function({cotangents}, {inputs}{emitted.arguments}):
+{first}    return backward({cotangents}{residuals}{emitted.arguments})
+"""
+
+
+def _tuple(words: Sequence[str]) -> str:
+    """Return the source of a tuple."""
+    return f"({', '.join(words)},)" if words else "()"

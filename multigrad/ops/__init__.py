@@ -1,0 +1,52 @@
+"""The op table: every operation of the rule IR, declared once, by family.
+
+A declaration holds an op's name, operands, attributes, NumPy meaning, VJP, result type, a line of
+documentation and what else is to be known of it (`Op`, in `multigrad/ir/op.py`). Backends map the
+rows to their own callables; passes read them; `xg.xp`, docs and tests are made from them.
+
+May import the rooms up to `ir`; docs/architecture.md has their order.
+"""
+
+from __future__ import annotations
+
+from ..ir.op import Op
+from . import (
+    activations,
+    arithmetic,
+    draws,
+    indexing,
+    logic,
+    ordering,
+    products,
+    quantiles,
+    reductions,
+    selection,
+    shapes,
+    special,
+    structure,
+    transcendental,
+)
+from .activations import *
+from .arithmetic import *
+from .draws import *
+from .indexing import *
+from .logic import *
+from .ordering import *
+from .products import *
+from .quantiles import *
+from .reductions import *
+from .selection import *
+from .shapes import *
+from .special import *
+from .structure import *
+from .transcendental import *
+
+FAMILIES = (
+    arithmetic, transcendental, special, activations, logic, selection, reductions, products,
+    shapes, indexing, ordering, quantiles, draws, structure,
+)  # fmt: skip
+OPS: dict[str, Op] = {
+    row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
+}
+STRUCTURE = (structure.INPUT, structure.CONST, structure.CALL)
+CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

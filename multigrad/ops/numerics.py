@@ -1,0 +1,77 @@
+"""How the meanings of ops compute, in NumPy.
+
+16-bit values: elementwise arithmetic rounds after each op as the frameworks do; composite
+functions compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray or a NumPy scalar
+Axis = int | tuple[int, ...] | None
+
+
+ZEROS = {dtype: np.zeros((), dtype) for dtype in map(np.dtype, ("float32", "float64"))}
+
+
+def zero_like(x: Array) -> Array:
+    """Return zero in the dtype of x; where it is prepared, a ufunc takes 0.3 us less."""
+    zero = ZEROS.get(x.dtype)
+    return x.dtype.type(0) if zero is None else zero
+
+
+def is_16_bit(x: Array) -> bool:
+    """Return whether x is float16 or bfloat16."""
+    return x.dtype.itemsize == 2 and x.dtype.kind in "fV"
+
+
+def widened(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Compute 16-bit floats in float32 and round once."""
+
+    @functools.wraps(function)
+    def call(x: Array, *args: Any, **attrs: Any) -> Array:
+        x = np.asarray(x)
+        if is_16_bit(x):
+            wide = (a.astype(np.float32) if hasattr(a, "astype") else a for a in args)
+            return function(x.astype(np.float32), *wide, **attrs).astype(x.dtype)
+        return function(x, *args, **attrs)
+
+    return call
+
+
+def wide(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a NumPy ufunc as an op: computed in float32 for 16-bit floats, rounded once."""
+
+    def call(x: Array, *args: Array) -> Array:
+        return function(x, *args)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return widened(call)
+
+
+def from_scipy(name: str) -> Callable[..., Array]:
+    """Return a function of scipy.special as an op; SciPy is imported when it is first called."""
+
+    def call(x: Array) -> Array:
+        from scipy import special
+
+        return getattr(special, name)(x)
+
+    call.__name__ = call.__qualname__ = name
+    return widened(call)
+
+
+def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the NumPy dtype, bfloat16 included."""
+    if isinstance(dtype, np.dtype):
+        return dtype
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)

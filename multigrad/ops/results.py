@@ -1,0 +1,162 @@
+"""Result types: each a rule from the operands' types and the attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.op import ResultRule
+from ..ir.types import (
+    BOOL,
+    BOOL_SCALAR,
+    INT_SCALAR,
+    KEY,
+    UNKNOWN,
+    Type,
+    broadcast_shapes,
+    reduce_shape,
+)
+
+
+def elementwise(*types: Type, **attrs: Any) -> Type:
+    tensors = [t for t in types if t.kind == "tensor"]
+    if not tensors:
+        weak = "int" if all(t.dtype == "int" for t in types) else "float"
+        return Type("scalar", "bool" if all(t.dtype == "bool" for t in types) else weak)
+    return Type("tensor", tensors[0].dtype, broadcast_shapes(*[t.shape for t in tensors]))
+
+
+def float_elementwise(*types: Type, **attrs: Any) -> Type:
+    type_ = elementwise(*types)
+    return Type("scalar", "float") if type_.kind == "scalar" else type_
+
+
+def compared(*types: Type, **attrs: Any) -> Type:
+    type_ = elementwise(*types)
+    return BOOL_SCALAR if type_.kind == "scalar" else Type("tensor", BOOL, type_.shape)
+
+
+def chosen(condition: Type, a: Type, b: Type) -> Type:
+    values = elementwise(a, b)
+    if condition.kind == "scalar":
+        return values
+    if values.kind == "scalar":
+        raise TypeError("where needs a tensor among its values")
+    return Type("tensor", values.dtype, broadcast_shapes(condition.shape, a.shape, b.shape))
+
+
+def cast_to(x: Type, *, dtype: str) -> Type:
+    return Type("tensor", dtype, x.shape)
+
+
+def filled(x: Type, value: Type, *, dtype: str | None) -> Type:
+    return Type("tensor", dtype or x.dtype, x.shape)
+
+
+def reduced(x: Type, *, axis: Any, keepdims: bool, **attrs: Any) -> Type:
+    return Type("tensor", x.dtype, reduce_shape(x.shape, axis, keepdims))
+
+
+def shaped_like_second(x: Type, like: Type, **attrs: Any) -> Type:
+    return Type("tensor", x.dtype, like.shape)
+
+
+def expanded(x: Type, *, axis: int) -> Type:
+    back = isinstance(x.shape, tuple) and x.shape == ("reduced", axis, False)
+    return Type("tensor", x.dtype, ("reduced", axis, True) if back else UNKNOWN)
+
+
+def integer(x: Type, **attrs: Any) -> Type:
+    return INT_SCALAR
+
+
+def same(x: Type, **attrs: Any) -> Type:
+    return x
+
+
+def called(value: Type, *inputs: Type, **attrs: Any) -> Type:
+    return value
+
+
+def drawn(key: Type, x: Type, *params: Type) -> Type:
+    return Type("tensor", x.dtype, x.shape)
+
+
+def need_tensors(*types: Type) -> None:
+    for type_ in types:
+        if type_.kind != "tensor":
+            raise TypeError(f"it needs a tensor, not {type_}")
+
+
+def kept(x: Type, *others: Type, **attrs: Any) -> Type:
+    """x's own type: a result of the same shape."""
+    need_tensors(x)
+    return x
+
+
+def masked(x: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    return Type("tensor", BOOL, x.shape)
+
+
+def reordered(values: Type, x: Type, **attrs: Any) -> Type:
+    need_tensors(values, x)
+    return Type("tensor", values.dtype, x.shape)
+
+
+def held(x: Type, mask: Type, *, axis: int) -> Type:
+    if mask.dtype != BOOL:
+        raise TypeError(f"its mask must be bool, not {mask}")
+    return reordered(x, mask)
+
+
+def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
+    """A shape that is known at run time only."""
+    need_tensors(x, *others)
+    return Type("tensor", x.dtype, UNKNOWN)
+
+
+def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:
+    if start.kind != "scalar" or start.dtype != "int":
+        raise TypeError(f"its start must be an integer, not {start}")
+    return shaped_like_second(x, like)
+
+
+def cotangent_of_left(cotangent: Type, other: Type, like: Type) -> Type:
+    need_tensors(cotangent, other, like)
+    return Type("tensor", cotangent.dtype, like.shape)
+
+
+def cotangent_of_right(a: Type, cotangent: Type, like: Type) -> Type:
+    return cotangent_of_left(cotangent, a, like)
+
+
+def contracted(*types: Type, subscripts: str) -> Type:
+    terms, arrow, result = subscripts.partition("->")
+    letters = [term.replace("...", "") for term in terms.split(",")]
+    if not arrow or len(letters) != len(types):
+        raise TypeError(f"{subscripts!r} does not name {len(types)} operands and a result")
+    for term in (*letters, result.replace("...", "")):
+        if not (term.isalpha() or term == "") or len(set(term)) < len(term):
+            raise TypeError(f"{term!r} in {subscripts!r}: letters, each once in a term")
+    if not set(result.replace("...", "")) <= set("".join(letters)):
+        raise TypeError(f"the result of {subscripts!r} has a letter that no operand has")
+    return reshaped(*types)
+
+
+def key(*types: Type, **attrs: Any) -> Type:
+    return KEY
+
+
+def structural(*args: Any, **attrs: Any) -> Any:
+    raise TypeError("an input or a constant is not executed")
+
+
+def of_dtype(like: Type, *, dtype: str, value: Any) -> Type:
+    return Type("tensor", dtype, UNKNOWN)
+
+
+OWN_ELEMENTS: tuple[ResultRule, ...] = (elementwise, float_elementwise, compared, chosen)
+# Rules of ops of which each result element depends on that element of the operands alone.
+PER_ELEMENT = (*OWN_ELEMENTS, cast_to, filled, same)
+# Rules of ops whose result is memory of its own, never an operand's.
+OWNING = (*OWN_ELEMENTS, reduced, drawn)

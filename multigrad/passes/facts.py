@@ -1,0 +1,55 @@
+"""Shapes as facts of a capture: which inputs' shapes tell that of a value, and what it then is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import ops
+from ..ir.graph import Node, walk
+from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, INTEGERS, SCALAR_SHAPE, T
+
+
+def is_tensor_input(node: Node) -> bool:
+    """Return whether a node is an input that has a shape."""
+    return node.op is ops.INPUT and node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
+
+
+def shape_fact(node: Node, what: str) -> str | None:
+    """Return the name of the fact that tells a value's "shape" or "ndim"; None: it is computed from
+    others.
+    """
+    if node.type.shape == INPUT_SHAPE:
+        return what
+    return f"{what}:{node.attr('name')}" if is_tensor_input(node) else None
+
+
+def needed_shapes(node: Node) -> tuple[str, ...]:
+    """Return the facts from which a value's shape follows."""
+    found = (shape_fact(n, "shape") for n in walk((node,)) if is_tensor_input(n))
+    return tuple(dict.fromkeys(fact for fact in found if fact is not None))
+
+
+def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a value by its meaning, run on zeros of the inputs' shapes."""
+    import numpy as np
+
+    done: dict[Node, Any] = {}
+    with np.errstate(all="ignore"):
+        for each in walk((node,)):
+            if is_tensor_input(each):
+                dtype = "int32" if each.type.dtype in INTEGERS else "float32"
+                dtype = BOOL if each.type.dtype == BOOL else dtype
+                done[each] = np.zeros(facts[shape_fact(each, "shape") or ""], dtype)
+            elif each.op is ops.INPUT:
+                done[each] = (0, 0) if each.type.kind == "key" else np.float32(1)
+            elif each.op is ops.CONST:
+                done[each] = each.attr("value")
+            elif each.op is ops.CALL:
+                done[each] = done[each.operands[0]]
+            else:
+                attrs = dict(each.attrs)
+                if attrs.get("dtype") in (T, *FLOATS):
+                    attrs["dtype"] = np.dtype("float32")
+                done[each] = each.op.numpy(*(done[o] for o in each.operands), **attrs)
+    return tuple(np.shape(done[node]))

@@ -1,0 +1,224 @@
+"""The residual cut: the fewest bytes that forward must keep so that backward can be computed.
+
+A minimum vertex cut between what forward knows and what backward needs: a bool mask (one byte an
+element) in the place of a float input. A float computed in forward and kept would lose its
+derivative where the backward is itself differentiated (torch saves it detached), so only the input,
+bools and integers are cut at, unless the framework differentiates residuals or the rule's author
+promises that nobody will.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import ops
+from ..ir.graph import Graph, Node, make_node
+from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type
+from .simplify import substitute
+
+INFINITE = 1 << 40
+# Costs in 64ths of a byte per element. A computed float costs more than the input, which mostly
+# lives on anyway.
+FULL, REDUCED, SINGLE = 64, 8, 1
+BYTES = {
+    BOOL: 1, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8, T: 4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A backward split at what forward keeps for it.
+
+    Attributes:
+        keep: `*inputs, *outputs, *params -> residuals`, those that forward computes for backward.
+        backward: `*cotangents, *residuals, *params, [key] -> *gradients`.
+        residuals: the names of what is kept, in order: an input's, an output's, "kept", "kept_1",
+            ...
+        computed: the residuals that `keep` computes, in the order of its outputs.
+    """
+
+    keep: Graph
+    backward: Graph
+    residuals: tuple[str, ...]
+    computed: tuple[str, ...]
+
+    def type(self, residual: str) -> Type:
+        """Return the type of a residual."""
+        node = self.backward.input(residual)
+        assert node is not None
+        return node.type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """What the inputs of a Function's graphs are, by name; any other is a param or the key."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    cotangents: tuple[str, ...]
+
+
+def cut_residuals(
+    forward: Graph, backward: Graph, roles: Roles, *, floats: bool, output: bool
+) -> Cut:
+    """Choose what forward keeps for backward.
+
+    Args:
+        forward: `*inputs, *params, [key] -> *outputs`.
+        backward: `*cotangents, *inputs, *params, [key] -> *gradients`.
+        roles: the names of these.
+        floats: whether computed floats may be kept (norms as scalars).
+        output: whether an output may be kept in the place of the inputs.
+    """
+    known = find_known(backward, roles)
+    needed = find_needed(backward, known)
+    results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
+    costs = {node: cost(node, node in results, floats) for node in known}
+    names: dict[Node, str] = {}
+    computed = 0
+    for node in minimum_cut(costs, needed):
+        if node.op is ops.INPUT:
+            names[node] = node.attr("name")
+        elif node in results:
+            names[node] = results[node]
+        else:
+            names[node] = f"kept_{computed}" if computed else "kept"
+            computed += 1
+    return _split(forward, backward, roles, names)
+
+
+def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
+    """Return the cut that keeps the inputs alone, those that backward reads."""
+    read = [name for name in roles.inputs if backward.input(name) and backward.reads(name)]
+    nodes = {node.attr("name"): node for node in backward.inputs}
+    return _split(forward, backward, roles, {nodes[name]: name for name in read})
+
+
+def find_known(backward: Graph, roles: Roles) -> dict[Node, None]:
+    """Return, in order, the nodes that depend on an input, and on no cotangent or key."""
+    known: dict[Node, None] = {}
+    later: set[Node] = set()  # depend on what only backward has
+    for node in backward.nodes:
+        name = node.attr("name") if node.op is ops.INPUT else None
+        if name in (*roles.cotangents, "key") or not later.isdisjoint(node.operands):
+            later.add(node)
+        elif name in roles.inputs or not known.keys().isdisjoint(node.operands):
+            known[node] = None
+    return known
+
+
+def find_needed(backward: Graph, known: Mapping[Node, None]) -> list[Node]:
+    """Return the known nodes that the rest of backward reads."""
+    readers = [node for node in backward.nodes if node not in known]
+    read = [*backward.outputs, *[operand for node in readers for operand in node.operands]]
+    return list(dict.fromkeys([node for node in read if node in known]))
+
+
+def cost(node: Node, is_output: bool, floats: bool) -> int:
+    """Return what keeping a node costs, in 64ths of a byte per element of an input."""
+    type_ = node.type
+    full = BYTES.get(type_.dtype, 4) * FULL
+    if node.op is ops.INPUT:
+        return full
+    if is_output and type_.kind == "tensor":
+        return full - 1
+    exact = type_.dtype == BOOL or "int" in type_.dtype
+    if type_.kind != "tensor" or not (floats or exact):
+        return INFINITE
+    if type_.shape == INPUT_SHAPE or (type_.shape == UNKNOWN and exact):
+        return full + (type_.dtype != BOOL)
+    if type_.shape == SCALAR_SHAPE:
+        return SINGLE
+    return BYTES[type_.dtype] * REDUCED if isinstance(type_.shape, tuple) else INFINITE
+
+
+def minimum_cut(costs: Mapping[Node, int], needed: list[Node]) -> list[Node]:
+    """Return the cheapest nodes that separate `needed` from the inputs, those near the inputs at a
+    tie.
+
+    Maximum flow by augmenting paths (Edmonds and Karp, 1972); each node is an edge from (node, 0)
+    to (node, 1).
+    """
+    given = [node for node in costs if node.op is ops.INPUT]
+    users = [(operand, node) for node in costs for operand in node.operands if operand in costs]
+    edges: list[tuple[Any, Any, int]] = [
+        *[("inputs", (node, 0), INFINITE) for node in given],
+        *[((node, 0), (node, 1), amount) for node, amount in costs.items()],
+        *[((operand, 1), (user, 0), INFINITE) for operand, user in users],
+        *[((node, 1), "needed", INFINITE) for node in needed],
+    ]
+    capacity: dict[Any, dict[Any, int]] = {"needed": {}}
+    for a, b, amount in edges:
+        capacity.setdefault(a, {})[b] = amount
+        capacity.setdefault(b, {}).setdefault(a, 0)
+    reached = _reach(capacity) if needed else {}
+    while "needed" in reached:
+        path, place = [], "needed"
+        while place != "inputs":
+            path.append((reached[place], place))
+            place = reached[place]
+        amount = min([capacity[a][b] for a, b in path])
+        for a, b in path:
+            capacity[a][b] -= amount
+            capacity[b][a] += amount
+        reached = _reach(capacity)
+    return [node for node in costs if (node, 0) in reached and (node, 1) not in reached]
+
+
+def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
+    """Return from where each place can be reached along edges with capacity left, breadth first."""
+    reached: dict[Any, Any] = {"inputs": None}
+    queue = deque(["inputs"])
+    while queue and "needed" not in reached:
+        place = queue.popleft()
+        for other, left in capacity[place].items():
+            if left > 0 and other not in reached:
+                reached[other] = place
+                queue.append(other)
+    return reached
+
+
+def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dict[Node, str]:
+    """Return an input to keep for its dtype, where backward casts to it and nothing else tells."""
+    heads = [node for node in backward.inputs if node.attr("name") in roles.cotangents]
+    if any(node.type.dtype == T for node in (*heads, *names)):
+        return {}
+    if all(dict(node.attrs).get("dtype") != T for node in backward.nodes):
+        return {}
+    given = (node for node in backward.inputs if node.attr("name") in roles.inputs)
+    first = next((node for node in given if node.type.dtype == T), None)
+    return {} if first is None else {first: first.attr("name")}
+
+
+def _split(forward: Graph, backward: Graph, roles: Roles, names: dict[Node, str]) -> Cut:
+    """Return the graphs on both sides of the kept nodes."""
+    names = names | _dtype_carrier(backward, roles, names)
+    inputs = {
+        node: node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
+        for node, name in names.items()
+    }
+    results = {
+        node: make_node(ops.INPUT, (), {"name": name}, node.type)
+        for node, name in zip(forward.outputs, roles.outputs, strict=True)
+        if node.op is not ops.INPUT
+    }
+    others = (*roles.cotangents, *roles.inputs, "key")
+    nodes = dict.fromkeys((*backward.inputs, *forward.inputs))
+    params = tuple([node for node in nodes if node.attr("name") not in others])
+    given = tuple([node for node in forward.inputs if node.attr("name") in roles.inputs])
+    computed = [
+        node for node in names if node.op is not ops.INPUT and names[node] not in roles.outputs
+    ]
+    keep = Graph("keep", (*given, *results.values(), *params), tuple(computed), backward.locations)
+    keep = substitute(keep, results)
+    rest = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
+    heads = tuple([n for n in backward.inputs if n.attr("name") in roles.cotangents])
+    tails = tuple([n for n in backward.inputs if n.attr("name") == "key"])
+    rest = Graph(
+        backward.name, (*heads, *inputs.values(), *params, *tails), rest.outputs, rest.locations
+    )
+    kept = tuple(names.values())
+    return Cut(keep, rest, kept, tuple([names[node] for node in computed]))

@@ -1,0 +1,395 @@
+"""A graph as plain data (dicts, lists, strings, numbers), and back.
+
+Written for files that come from anywhere: what is read is checked field by field before it is used,
+names against the op table and values against fixed limits, and the result's types are computed
+anew. Nothing that is read is executed, and no number in it decides how much memory is taken.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import ops
+from ..errors import FormatError, suggest
+from ..ir.array_values import MOST_ELEMENTS, ArrayValue, freeze
+from ..ir.graph import Graph, Location, Node, make_node
+from ..ir.op import Op
+from ..ir.types import BOOL_SCALAR, FLOAT_SCALAR, INT_SCALAR, KEY, Type
+from ..ops.attributes import is_name
+from .bounds import check_bounds
+from .verify import InvalidGraph, verify
+
+Data = Any  # what JSON holds
+MOST_NODES = 10_000
+MOST_INPUTS = 256
+MOST_PLACES = 64  # axes, and what is said of each of them
+MOST_TEXT = 200
+MOST_INTEGER = 1 << 63
+LARGEST_INDEX = 1 << 32
+_INTEGERS = (f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+ARRAY_DTYPES = ("bool", *_INTEGERS, "float32", "float64")
+SPECIAL_FLOATS = ("nan", "inf", "-inf", "-0.0")
+PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
+# The index of `take` is as long as its result.
+LONG_ATTRS = {"indices": MOST_ELEMENTS}
+
+
+def fail(where: str, problem: str) -> NoReturn:
+    """Raise the FormatError that says where a document is wrong."""
+    raise FormatError(f"{where}: {problem}" if where else problem)
+
+
+def describe(data: Data) -> str:
+    """Return a value from a document, short enough for a message."""
+    return f"{data!r:.60}" if isinstance(data, str | int | float | None) else f"a {kind_of(data)}"
+
+
+def kind_of(data: Data) -> str:
+    """Return what JSON calls a value."""
+    return {dict: "object", list: "list", str: "string", type(None): "null"}.get(
+        type(data), type(data).__name__
+    )
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def read_fields(
+    data: Data, where: str, needed: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, Data]:
+    """Return an object that has the needed fields and no unknown ones."""
+    if type(data) is not dict:
+        fail(where, f"expected an object, got {describe(data)}")
+    for name in needed:
+        if name not in data:
+            fail(where, f"the field {name!r} is missing")
+    for name in data:
+        if name not in needed and name not in optional:
+            fail(where, f"there is no field {name!r:.60}{suggest(name, (*needed, *optional))}")
+    return data
+
+
+def read_list(data: Data, where: str, most: int) -> list[Data]:
+    """Return a list that is not too long."""
+    if type(data) is not list:
+        fail(where, f"expected a list, got {describe(data)}")
+    if len(data) > most:
+        fail(where, f"at most {most} items are read, got {len(data)}")
+    return data
+
+
+def read_text(data: Data, where: str, most: int = MOST_TEXT, extra: str = "") -> str:
+    """Return a string of printable characters (and those in `extra`) that is not too long."""
+    if type(data) is not str:
+        fail(where, f"expected a string, got {describe(data)}")
+    if len(data) > most:
+        fail(where, f"at most {most} characters are read, got {len(data)}")
+    if not all(character.isprintable() or character in extra for character in data):
+        fail(where, "it has characters that are not printable")
+    return data
+
+
+def read_bool(data: Data, where: str) -> bool:
+    """Return true or false."""
+    if type(data) is not bool:
+        fail(where, f"expected true or false, got {describe(data)}")
+    return data
+
+
+def read_name(data: Data, where: str) -> str:
+    """Return the name of an input or a param."""
+    if not is_name(data):
+        fail(where, f"expected a name, got {describe(data)}")
+    return data
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def encode_value(value: Any) -> Data:
+    """Return a number, string, None or tuple of these as data; every bit of a float is kept.
+
+    Raises:
+        FormatError: it is something else.
+    """
+    if isinstance(value, float):
+        number = float(value)
+        plain = math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0)
+        return number if plain else {"float": repr(number)}
+    if isinstance(value, tuple):
+        return [encode_value(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    raise FormatError(f"a {type(value).__name__} cannot be saved: expected a number, str or tuple")
+
+
+def decode_value(data: Data, where: str, most: int = MOST_PLACES, depth: int = 3) -> Any:
+    """Return what `encode_value` wrote; lists become tuples."""
+    if type(data) is list:
+        if depth == 0:
+            fail(where, "its lists are nested too deep")
+        items = read_list(data, where, most)
+        return tuple(decode_value(item, where, most, depth - 1) for item in items)
+    if type(data) is dict:
+        special = read_fields(data, where, ("float",))["float"]
+        if special not in SPECIAL_FLOATS:
+            fail(where, f"expected one of {', '.join(SPECIAL_FLOATS)}, got {describe(special)}")
+        return float(special)
+    if type(data) is str:
+        return read_text(data, where)
+    if type(data) is int and abs(data) >= MOST_INTEGER:
+        fail(where, "the integer has more than 64 bits")
+    if type(data) is float and not math.isfinite(data):
+        fail(where, "a number in a document is finite")
+    if type(data) not in (int, float, bool, type(None)):
+        fail(where, f"a {type(data).__name__} is no part of a document")
+    return data
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def encode_array(value: ArrayValue) -> Data:
+    """Return a constant array as data: its little-endian bytes in base64."""
+    if value.dtype not in ARRAY_DTYPES:
+        raise FormatError(f"a constant array of {value.dtype} cannot be saved")
+    array = np.frombuffer(value.data, np.dtype(value.dtype))
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    text = base64.b64encode(little).decode("ascii")
+    return {"dtype": value.dtype, "shape": list(value.shape), "data": text}
+
+
+def decode_array(data: Data, where: str) -> ArrayValue:
+    """Return what `encode_array` wrote."""
+    fields = read_fields(data, where, ("dtype", "shape", "data"))
+    if fields["dtype"] not in ARRAY_DTYPES:
+        fail(where, f"arrays are of {', '.join(ARRAY_DTYPES)}, not {describe(fields['dtype'])}")
+    shape = tuple(read_list(fields["shape"], where, MOST_PLACES))
+    if not all(type(n) is int and 0 <= n <= MOST_ELEMENTS for n in shape):
+        fail(where, "its shape is no list of lengths")
+    if math.prod(shape) > MOST_ELEMENTS:
+        fail(
+            where, f"it has {math.prod(shape)} elements, of which at most {MOST_ELEMENTS} are read"
+        )
+    dtype = np.dtype(fields["dtype"])
+    expected = math.prod(shape) * dtype.itemsize
+    text = fields["data"]
+    if type(text) is not str or len(text) != -(-expected // 3) * 4:
+        fail(where, f"its data are not the {expected} bytes of its shape in base64")
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        fail(where, "its data are not in base64")
+    if len(raw) != expected or (dtype == bool and raw.strip(b"\0\1")):
+        fail(where, f"its data are not {expected} bytes of {dtype}")
+    array = np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+    return freeze(array)
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+def encode_type(type_: Type) -> Data:
+    """Return a type as data: its kind, dtype and shape."""
+    if type_.kind == "tensor":
+        return [type_.kind, type_.dtype, encode_value(type_.shape)]
+    return [type_.kind, type_.dtype]
+
+
+def decode_type(data: Data, where: str, legal: Sequence[Type]) -> Type:
+    """Return that of the legal types which `data` says."""
+    for type_ in legal:
+        if encode_type(type_) == data:
+            return type_
+    fail(where, f"its type is {describe(data)}, not {' or '.join(map(str, legal))}")
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def encode_graph(graph: Graph, arrays: list[ArrayValue]) -> dict[str, Data]:
+    """Return a graph as data; the values of its constant arrays are added to `arrays`.
+
+    An operand is the index of a value: the inputs first, then the nodes.
+    """
+    places = {node: i for i, node in enumerate(graph.inputs)}
+    nodes = []
+    for node in graph.nodes:
+        if node in places:
+            continue
+        nodes.append(_encode_node(node, graph, places, arrays))
+        places[node] = len(places)
+    return {
+        "inputs": [[node.attr("name"), encode_type(node.type)] for node in graph.inputs],
+        "nodes": nodes,
+        "outputs": [places[node] for node in graph.outputs],
+    }
+
+
+def _encode_node(
+    node: Node, graph: Graph, places: Mapping[Node, int], arrays: list[ArrayValue]
+) -> Data:
+    attrs = {}
+    for name, value in node.attrs:
+        if isinstance(value, ArrayValue):
+            same = [i for i, known in enumerate(arrays) if repr(known) == repr(value)]
+            if not same:
+                arrays.append(value)
+            attrs[name] = {"array": same[0] if same else len(arrays) - 1}
+        else:
+            attrs[name] = encode_value(value)
+    data: dict[str, Data] = {"op": node.op.name}
+    if node.operands:
+        data["of"] = [places[operand] for operand in node.operands]
+    if attrs:
+        data["attrs"] = attrs
+    data["type"] = encode_type(node.type)
+    if node in graph.locations and PLACE.fullmatch(str(graph.locations[node])):
+        data["at"] = str(graph.locations[node])
+    return data
+
+
+def decode_graph(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], inputs: Mapping[str, Type]
+) -> Graph:
+    """Return the graph of that data, verified.
+
+    Args:
+        data: an object with `inputs`, `nodes`, `outputs`; other fields are the caller's.
+        inputs: the type of each input that it may have.
+
+    Raises:
+        FormatError: it is no legal graph, or it could take more memory than its input explains.
+    """
+    values: list[Node] = []
+    for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
+        pair = read_list(item, f"{where}.inputs", 2)
+        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
+        if own not in inputs:
+            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
+        type_ = decode_type(pair[1], f"{where}.inputs: {own}", (inputs[own],))
+        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
+    given = tuple(values)
+    if len(set(given)) < len(given):
+        fail(f"{where}.inputs", "two inputs have the same name")
+    locations: dict[Node, Location] = {}
+    for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
+        node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays)
+        values.append(node)
+        if "at" in item:
+            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
+    outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
+    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
+    graph = Graph(name, given, picked, locations)
+    try:
+        verify(graph)
+        check_bounds(graph)
+    except InvalidGraph as error:
+        fail(where, str(error))
+    return graph
+
+
+def _decode_index(data: Data, where: str, count: int) -> int:
+    if type(data) is not int or not 0 <= data < count:
+        fail(where, f"{describe(data)} is no index of the {count} values before it")
+    return data
+
+
+def _decode_place(data: Data, where: str) -> Location:
+    match = PLACE.fullmatch(read_text(data, where))
+    if match is None:
+        fail(where, f"expected 'file.py:12', got {describe(data)}")
+    return Location(match[1], int(match[2]))
+
+
+def _decode_op(data: Data, where: str) -> Op:
+    op = ops.OPS.get(data) if type(data) is str else None
+    if op is None or (op in ops.STRUCTURE and op is not ops.CONST):
+        like = suggest(data, ops.OPS) if type(data) is str else ""
+        fail(where, f"{describe(data)} is no op that this version knows{like}")
+    return op
+
+
+def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue]) -> Node:
+    fields = read_fields(data, where, ("op", "type"), ("of", "attrs", "at"))
+    op = _decode_op(fields["op"], where)
+    operands = [
+        values[_decode_index(i, where, len(values))]
+        for i in read_list(fields.get("of", []), where, MOST_NODES)
+    ]
+    expected = len(op.operands)
+    if len(operands) < expected or (len(operands) > expected and not op.variadic):
+        fail(where, f"{op.name} takes {expected} operands, got {len(operands)}")
+    given = read_fields(fields.get("attrs", {}), where, tuple(op.attrs))
+    attrs = {name: _decode_attr(op, name, given[name], where, arrays) for name in op.attrs}
+    if op is ops.CONST:
+        type_ = _number_type(attrs["value"], where)
+    elif operands and all(operand.op is ops.CONST for operand in operands):
+        fail(where, f"{op.name} of constants alone is a constant: write its value")
+    else:
+        type_ = _result_type(op, operands, attrs, where)
+    return make_node(op, operands, attrs, decode_type(fields["type"], where, (type_,)))
+
+
+def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[ArrayValue]) -> Any:
+    where = f"{where}.{name}"
+    if type(data) is dict and "array" in data:
+        index = read_fields(data, where, ("array",))["array"]
+        return arrays[_decode_index(index, where, len(arrays))]
+    value = decode_value(data, where, LONG_ATTRS.get(name, MOST_PLACES))
+    if name == "value":
+        return value
+    if not op.attrs[name].legal(value):
+        fail(where, f"{describe(data)} is no legal value")
+    if any(abs(number) > LARGEST_INDEX for number in _integers(value)):
+        fail(where, f"{describe(data)} is too large")
+    return value
+
+
+def _integers(value: Any) -> list[int]:
+    if isinstance(value, tuple):
+        return [number for item in value for number in _integers(item)]
+    return [value] if type(value) is int else []
+
+
+def _number_type(value: Any, where: str) -> Type:
+    kinds = {bool: BOOL_SCALAR, int: INT_SCALAR, float: FLOAT_SCALAR}
+    if type(value) not in kinds:
+        fail(where, "a constant is a number")
+    return kinds[type(value)]
+
+
+def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: str) -> Type:
+    result: Callable[..., Type] = op.result
+    if op is ops.ARRAY and not isinstance(attrs["value"], ArrayValue):
+        fail(where, "the value of array is one of the document's arrays: {'array': 0}")
+    try:
+        return result(*(operand.type for operand in operands), **attrs)
+    except (TypeError, ValueError) as error:
+        fail(where, f"{op.name}: {error}")
+
+
+def draws(graph: Graph) -> dict[Node, int]:
+    """Return the keys from which a graph draws, each with its place in the order of draws.
+
+    Raises:
+        FormatError: a key is made of another than the graph's own, or there are gaps too large.
+    """
+    found = {}
+    for node in graph.nodes:
+        if node.type != KEY:
+            continue
+        n = 0 if node.op is ops.INPUT else node.attr("n")
+        if (node.operands and node.operands[0].op is not ops.INPUT) or n > MOST_NODES:
+            fail(graph.name, "a draw's key is the key, or fold_in(key, n) with a small n")
+        found[node] = n
+    return found

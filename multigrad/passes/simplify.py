@@ -1,0 +1,166 @@
+"""Graph to graph: simplify. (Common subexpressions and dead code need no pass: nodes are
+hash-consed and a graph holds what its outputs need.)
+
+Each rewrite is a row of `REWRITES`, with the ops whose nodes it may fit, and keeps every bit of
+every value, NaN, infinities and signed zeros included.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+from .. import ops
+from ..ir.graph import Graph, Node, make_node
+from ..ir.op import Op
+from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
+from ..ops.results import PER_ELEMENT
+from .scalars import constant, on_numbers
+
+Rewrite = Callable[[Node, Node | None], Node | None]
+
+
+def fold_constants(node: Node, grad_out: Node | None) -> Node | None:
+    """A scalar of constants is a constant."""
+    if node.type.kind != "scalar" or any(o.op is not ops.CONST for o in node.operands):
+        return None
+    numbers = tuple(operand.attr("value") for operand in node.operands)
+    return constant(on_numbers(node.op, numbers, dict(node.attrs)))
+
+
+def drop_unit(node: Node, grad_out: Node | None) -> Node | None:
+    """x * 1 and x / 1 are x."""
+    a, b = node.operands
+    if _is_one(b) and a.type == node.type:
+        return a
+    return b if node.op is ops.MUL and _is_one(a) and b.type == node.type else None
+
+
+def _is_one(node: Node) -> bool:
+    return node.op is ops.CONST and node.attr("value") == 1
+
+
+def drop_double(node: Node, grad_out: Node | None) -> Node | None:
+    """-(-x) is x, and not not m is m."""
+    (inner,) = node.operands
+    return inner.operands[0] if inner.op is node.op else None
+
+
+def drop_cast(node: Node, grad_out: Node | None) -> Node | None:
+    """A cast to the own dtype does nothing; a mask cast twice is cast once."""
+    inner = node.operands[0]
+    if inner.type.dtype == node.type.dtype:
+        return inner
+    if inner.op is ops.CAST and inner.operands[0].type.dtype == BOOL and node.type.dtype != BOOL:
+        return make_node(ops.CAST, inner.operands, dict(node.attrs), node.type)
+    return None
+
+
+def drop_reshape(node: Node, grad_out: Node | None) -> Node | None:
+    """Summing or broadcasting to the own shape does nothing."""
+    x, like = node.operands
+    return x if x.type.shape == like.type.shape == INPUT_SHAPE else None
+
+
+def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
+    """Where only a shape is read, read it off grad_out, so that no residual is kept for it."""
+    if grad_out is None or grad_out.type.shape != INPUT_SHAPE:
+        return None
+    operands = list(node.operands)
+    for position in node.op.shape_only:
+        # A draw also takes the dtype of what it is like.
+        alike = not node.op.random or operands[position].type.dtype == grad_out.type.dtype
+        if alike and operands[position].type.shape == INPUT_SHAPE:
+            operands[position] = grad_out
+    if tuple(operands) == node.operands:
+        return None
+    return make_node(node.op, operands, dict(node.attrs), node.type)
+
+
+# Each with the ops that it may fit.
+REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
+    fold_constants: lambda op: bool(op.operands),
+    drop_unit: lambda op: op in (ops.MUL, ops.DIV),
+    drop_double: lambda op: op in (ops.NEG, ops.NOT),
+    drop_cast: lambda op: op is ops.CAST,
+    drop_reshape: lambda op: op in (ops.SUM_TO, ops.BROADCAST_TO),
+    take_shape_from_cotangent: lambda op: bool(op.shape_only),
+}
+
+
+@functools.cache
+def rewrites_for(op: Op) -> list[Rewrite]:
+    """Return the rewrites that may fit a node of an op."""
+    return [rewrite for rewrite, fits in REWRITES.items() if fits(op)]
+
+
+def simplify(graph: Graph) -> Graph:
+    """Apply every rewrite, operands first, until none fits."""
+    grad_out = graph.input("grad_out")
+
+    def change(node: Node) -> Node:
+        for rewrite in rewrites_for(node.op):
+            better = rewrite(node, grad_out)
+            if better is not None:
+                return change(better)
+        return node
+
+    return rebuild(graph, change)
+
+
+def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
+    """Return the graph with every node that has operands, these already replaced, passed through
+    `change`.
+    """
+    done: dict[Node, Node] = {}
+    locations = dict(graph.locations)
+    for node in graph.nodes:
+        done[node] = change(_with_operands(node, done)) if node.operands else node
+        if node in graph.locations:
+            locations.setdefault(done[node], graph.locations[node])
+    outputs = tuple([done[node] for node in graph.outputs])
+    return Graph(graph.name, graph.inputs, outputs, locations)
+
+
+def _with_operands(node: Node, done: Mapping[Node, Node]) -> Node:
+    """Return a node with what stands for its operands now."""
+    operands = tuple([done[operand] for operand in node.operands])
+    if operands == node.operands:
+        return node
+    attrs = dict(node.attrs)
+    type_ = node.op.result(*[operand.type for operand in operands], **attrs)
+    return make_node(node.op, operands, attrs, type_)
+
+
+def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
+    """Return the graph with nodes replaced, whatever is replaced below them."""
+    done: dict[Node, Node] = dict(replacements)
+    locations = dict(graph.locations)
+    for node in graph.nodes:
+        if node not in done:
+            done[node] = _with_operands(node, done) if node.operands else node
+        if node in graph.locations:
+            locations.setdefault(done[node], graph.locations[node])
+    outputs = tuple([done[node] for node in graph.outputs])
+    return Graph(graph.name, graph.inputs, outputs, locations)
+
+
+def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return the graph with inputs under other names."""
+    renamed: dict[Node, Node] = {}
+    for node in graph.inputs:
+        name = node.attr("name")
+        if name in names:
+            renamed[node] = make_node(ops.INPUT, (), {"name": names[name]}, node.type)
+    inner = substitute(graph, renamed)
+    inputs = tuple(renamed.get(node, node) for node in graph.inputs)
+    return Graph(inner.name, inputs, inner.outputs, inner.locations)
+
+
+def is_elementwise(graph: Graph) -> bool:
+    """Return whether each element of the results depends on that element of the inputs alone."""
+    for node in graph.nodes:
+        alike = node.op.result in PER_ELEMENT and node.type.shape in (INPUT_SHAPE, SCALAR_SHAPE)
+        if not alike and node.op not in (ops.INPUT, ops.CONST):
+            return False
+    return True

@@ -1,0 +1,153 @@
+"""Functions to data: every form in which one was captured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from ..active.reads import is_read
+from ..calls.arguments import Forgotten, Layout, Leaf, positional_names
+from ..calls.recipe import Variant
+from ..documents.format import clean, seal
+from ..errors import FormatError, TraceError
+from ..ground.trees import optree
+from ..ir.array_values import ArrayValue
+from ..ir.types import FLOATS, T
+from ..lowering.function_graph import FunctionGraph
+from ..passes.serialize import (
+    encode_array,
+    encode_graph,
+    encode_value,
+)
+from ..passes.simplify import rename_inputs
+from .document import STATIC, decode_function
+from .examples import find_variant, renewed_variants
+from .record import NotCaptured
+from .saved import SavedRecipe
+
+Data = Any
+Function = Any  # of function.py, which writes itself by what stands here
+
+
+def encode_function(function: Function) -> dict[str, Data]:
+    """Return a Function's document: the forms in which it has been captured until now.
+
+    Raises:
+        TraceError: it has not been captured.
+        FormatError: an argument is neither a tensor nor a number, bool, str or None.
+    """
+    return seal("function", _encode(function), decode_function)
+
+
+def _encode(function: Function) -> dict[str, Data]:
+    if isinstance(function.recipe, SavedRecipe):
+        return json.loads(function.recipe.text)
+    if function.native is True:
+        raise TraceError(
+            f"function {function.name!r} runs as it is (native=True), so it has no graph to save"
+        )
+    try:
+        find_variant(function)  # of what its signature tells, where it has not been called
+    except NotCaptured as error:
+        raise error.error from error.__cause__
+    arrays: list[ArrayValue] = []
+    forms: dict[str, Data] = {}
+    for variant in renewed_variants(function):
+        form = _encode_form(variant, arrays)
+        forms.setdefault(_meaning(form), form)
+    return {
+        "name": function.name,
+        "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
+        "parameters": positional_names(function.parameters),
+        "arrays": [encode_array(array) for array in arrays],
+        "forms": list(forms.values()),
+    }
+
+
+def _meaning(form: Data) -> str:
+    """Return text that is equal for forms of equal arguments: the first float's dtype is any."""
+    dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
+    first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
+    rest = {name: form[name] for name in form if name != "arguments"}
+    names = [(leaf["name"], leaf["kind"], leaf.get("value")) for leaf in form["arguments"]]
+    return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
+
+
+def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
+    pair, layout = variant.graphs, variant.layout
+    if pair.is_rule:  # a document tells a rule's input from an argument by its name
+        pair, layout = _with_argument(pair), replace(layout, leaves=_as_arguments(layout))
+    own = {name: value for name, value in variant.facts.items() if not is_read(name)}
+    facts = {name: encode_value(value) for name, value in own.items() if name != "device"}
+    return {
+        "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
+        "nesting": _encode_tree(pair.name, layout.tree),
+        "facts": facts,
+        "outputs": _encode_tree(pair.name, variant.outputs),
+        "fixed": [[i, encode_value(value)] for i, value in variant.fixed.items()],
+        "first_order": pair.first_order,
+        "keeps_output": pair.keeps_output,
+        "twice": pair.second_order,
+        "undifferentiable": list(pair.undifferentiable),
+        "wrt": list(pair.wrt),
+        "forward": encode_graph(pair.forward, arrays),
+        "backward": encode_graph(pair.backward, arrays),
+    }
+
+
+INPUT_AS_ARGUMENT = "argument_tin"  # as of a function whose argument is called "tin"
+
+
+def _with_argument(pair: FunctionGraph) -> FunctionGraph:
+    """Return the pair of a rule under an activation as that of any function."""
+    renamed = {"tin": INPUT_AS_ARGUMENT}
+    return replace(
+        pair,
+        forward=rename_inputs(pair.forward, renamed),
+        backward=rename_inputs(pair.backward, renamed),
+        inputs=(INPUT_AS_ARGUMENT,),
+        wrt=(INPUT_AS_ARGUMENT,),
+        is_rule=False,
+    )
+
+
+def _as_arguments(layout: Layout) -> tuple[Leaf, ...]:
+    first, *rest = layout.leaves
+    return (replace(first, name=INPUT_AS_ARGUMENT), *rest)
+
+
+def _encode_leaf(function: str, leaf: Leaf) -> Data:
+    data: dict[str, Data] = {"name": leaf.name, "path": leaf.path, "kind": leaf.kind}
+    if leaf.kind == "tensor":
+        data["dtype"] = leaf.dtype
+    if leaf.kind == "static":
+        if type(leaf.value) not in STATIC:
+            forgotten = isinstance(leaf.value, Forgotten)
+            kind = leaf.value.kind if forgotten else type(leaf.value).__name__
+            raise FormatError(
+                f"function {function!r} cannot be saved with a {kind} as argument "
+                f"{leaf.path!r}: expected a tensor, a number, bool, str or None"
+            )
+        data["value"] = encode_value(leaf.value)
+    return data
+
+
+def _encode_tree(function: str, tree: Any) -> Data:
+    return _encode_nesting(function, optree.tree_unflatten(tree, range(tree.num_leaves)))
+
+
+def _encode_nesting(function: str, nesting: Any) -> Data:
+    """Return nested containers as data: a leaf is its index."""
+    if type(nesting) is int:
+        return nesting
+    if type(nesting) in (tuple, list):
+        return {type(nesting).__name__: [_encode_nesting(function, each) for each in nesting]}
+    if type(nesting) is dict and all(type(name) is str for name in nesting):
+        return {
+            "dict": [[name, _encode_nesting(function, nesting[name])] for name in sorted(nesting)]
+        }
+    raise FormatError(
+        f"function {function!r} cannot be saved with arguments or outputs in a "
+        f"{type(nesting).__name__}: expected tuples, lists and dicts with strings as keys"
+    )

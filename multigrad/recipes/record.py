@@ -1,0 +1,378 @@
+"""From a function with a gradient of its own to a pair of graphs.
+
+A `Recipe` says how to run it: on symbolic values it returns the outputs, and what maps their
+cotangents to gradients. Forward and backward are recorded in one trace, so that what they share is
+one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+from ..active.reads import reading
+from ..backend.discovery import in_use
+from ..calls.arguments import Layout, Leaf
+from ..calls.failures import NotCaptured, explain, is_users_own
+from ..calls.gradients import check_gradient, match_gradients
+from ..calls.recipe import Recipe, Recorded, Variant
+from ..capture import xp as xp_dialect
+from ..capture.capture import has_number_from_elsewhere
+from ..capture.dialect import describe_routes, intercepting, load_dialects
+from ..capture.tracer import V
+from ..capture.witness import Witness
+from ..errors import GradientError, MultigradError, TraceError
+from ..ground.trees import optree
+from ..ir import questions
+from ..ir.graph import Graph, Node
+from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
+from ..lowering.function_graph import FunctionGraph
+from ..passes.facts import needed_shapes
+from ..passes.simplify import simplify
+from ..proof.functions import FunctionUnderProof, prove_function
+from ..tracing import xp_all as xp
+from ..tracing.axes import known_shape
+from ..tracing.derivatives import accumulate_all
+from ..tracing.trace import NeedsConcrete, Trace, Value, constant
+
+Tensor = Any
+# What is being captured, from the outside in: a capture that needs itself would never end.
+_in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
+
+
+def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+    """Run a recipe on symbolic values and return its simplified graphs.
+
+    Raises:
+        NeedsConcrete: Python needed something concrete that is not among the facts.
+        NotCaptured: it reaches beyond what is captured.
+        GradientError: its gradients do not fit its arguments.
+        Exception: what the user's own code raised.
+    """
+    in_use()  # a framework imported by now has its dialect registered
+    load_dialects()
+    own = (recipe, layout.key, tuple(facts.items()))
+    if any(own == other for other in _in_progress.get()):
+        message = f"function {recipe.name!r} applies itself to arguments like its own"
+        raise NotCaptured(TraceError(message))
+    reset = _in_progress.set((*_in_progress.get(), own))
+    try:
+        with intercepting(), reading() as found:
+            variant = _capture(recipe, layout, facts)
+    finally:
+        _in_progress.reset(reset)
+    if any(facts.get(fact, found) != meaning for fact, meaning in found.items()):
+        raise NeedsConcrete(*found, noted=False)
+    return variant
+
+
+def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
+    """Record once; again where something may have come from outside of the arguments."""
+    recording = _Recording(recipe, layout, facts)
+    variant = recording.run_asking()
+    moved = recording.trace.witness.moved
+    if (
+        moved
+        or recording.trace.lifted
+        or has_number_from_elsewhere(recording.graphs, recording.trace, _statics(layout))
+    ):
+        again = _Recording(recipe, layout, recording.trace.facts)
+        other = again.run_asking()
+        first, second = recording.trace.lifted, again.trace.lifted
+        if any(a is b for a in first for b in second):
+            raise NotCaptured(
+                recording.trace.error(
+                    "reads a tensor from outside of it, which may change between calls. Pass it "
+                    "as an argument, or make it a NumPy array, whose values are taken once"
+                )
+            )
+        pairs = (
+            (variant.graphs.forward, other.graphs.forward),
+            (variant.graphs.backward, other.graphs.backward),
+        )
+        drew = moved and again.trace.witness.moved  # not another thread, which draws once
+        if drew or any(a.outputs != b.outputs for a, b in pairs):
+            raise NotCaptured(
+                TraceError(
+                    f"function {recipe.name!r} gives another graph each time: it draws a number, "
+                    "or reads one that changes. Draw with xp.rand_like(x), or pass the number as "
+                    "an argument"
+                )
+            )
+    return variant
+
+
+def _statics(layout: Layout) -> dict[str, Any]:
+    return {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
+
+
+class _Recording:
+    """One run of a recipe on symbolic values."""
+
+    def __init__(self, recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> None:
+        self.recipe = recipe
+        self.layout = layout
+        self.is_imported = hasattr(recipe, "apply")
+        kind = "imported function" if self.is_imported else "function"
+        self.trace = Trace(recipe.name, facts, V, kind, xp_dialect)
+        self.inputs: dict[str, Node] = {}
+        self.graphs: tuple[Graph, ...] = ()
+        self.facts = dict(facts)
+
+    def run_asking(self) -> Variant:
+        """Run the recipe; raise what symbols were asked and could not say, whoever caught it."""
+        witness = self.trace.witness = Witness(self.trace)
+        try:
+            with witness, questions.asking():
+                variant = self.run()
+            witness.check_left()
+        except TraceError as error:
+            raise NotCaptured(error) from error
+        return variant
+
+    def run(self) -> Variant:
+        trace, layout = self.trace, self.layout
+        leaves = [self.symbol(leaf) for leaf in layout.leaves]
+        given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
+        recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
+        for leaf, symbol, node in zip(layout.leaves, leaves, given, strict=True):
+            if isinstance(symbol, Value) and symbol.node is not node:
+                raise NotCaptured(
+                    trace.error(
+                        f"updates its argument {leaf.path!r} in place, which the caller would see "
+                        f"in one framework only. Work on a copy: {leaf.path}.clone()"
+                    )
+                )
+        flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
+        for i, each in fixed.items():
+            fixed[i] = self.check_output(each)
+        values = [each for each in flat if isinstance(each, Value)]
+        values = [
+            self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
+            for each in values
+        ]
+        if not values:
+            raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
+        marked = [each.node for each in recorded.undifferentiable if isinstance(each, Value)]
+        undifferentiable = tuple(
+            i for i, each in enumerate(values) if is_float(each.node.type) and each.node in marked
+        )
+        tensors = tuple(leaf.name for leaf in layout.tensors)
+        own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
+        cotangents = name_cotangents(len(values))
+        forward_nodes = tuple(each.node for each in values)
+        gradients, wrt = self.gradients(
+            recorded, outputs, flat, values, cotangents, undifferentiable=undifferentiable
+        )
+        key = () if trace.key is None else (trace.key,)
+        forward = Graph(trace.name, (*own, *key), forward_nodes, trace.locations)
+        heads = self.heads(cotangents)
+        backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
+        self.graphs = forward, backward
+        first_order = recorded.first_order
+        graphs = FunctionGraph(
+            trace.name,
+            replace(simplify(forward), origin=describe_routes(trace)),
+            simplify(backward),
+            first_order=bool(first_order() if callable(first_order) else first_order),
+            inputs=tensors,
+            cotangents=cotangents,
+            wrt=wrt,
+            keeps_output=recorded.keeps_output,
+            undifferentiable=undifferentiable,
+            second_order=recorded.second_order and not trace.lost_gradient,
+        ).without_calls()
+        return Variant(graphs, layout, outputs, fixed, dict(self.facts))
+
+    def symbol(self, leaf: Leaf) -> Any:
+        """Return what stands for a leaf while it is recorded."""
+        if leaf.kind == "static":
+            return leaf.value
+        if leaf.kind == "number":
+            value = self.trace.input(leaf.name, FLOAT_SCALAR)
+            self.inputs[leaf.name] = value.node
+            fact = f"param:{leaf.name}"
+            return self.trace.value(constant(self.facts[fact])) if fact in self.facts else value
+        value = self.trace.input(leaf.name, type_of(self.layout, leaf))
+        self.inputs[leaf.name] = value.node
+        return value
+
+    def attempt(self, run: Callable[[], Any]) -> Any:
+        """Run the user's code; what fails because it met a symbol is no error of the user's."""
+        try:
+            return run()
+        except (NeedsConcrete, NotCaptured, GradientError):
+            raise
+        except TraceError as error:
+            raise NotCaptured(error) from error
+        except MultigradError:
+            raise
+        except Exception as error:
+            if not self.is_imported and is_users_own(self.trace, error):
+                raise
+            raise explain(self.trace, self.layout, error) from error
+
+    def check_output(self, output: Any) -> Any:
+        """Return an output that is no symbolic value: a number, a word, None."""
+        if isinstance(output, bool | int | float | str | type(None)):
+            return output
+        raise NotCaptured(
+            self.trace.error(
+                f"returns a {type(output).__name__} that it did not compute from its arguments"
+            )
+        )
+
+    def number(self, value: Value) -> Value:
+        """Return a computed number as a tensor."""
+        like = next((self.inputs[leaf.name] for leaf in self.layout.tensors), None)
+        if like is None:
+            raise NotCaptured(self.trace.error("returns a number"))
+        zero = xp.sum(xp.zeros_like(self.trace.value(like)))
+        return zero + value
+
+    def heads(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
+        return tuple(self.inputs[name] for name in cotangents if name in self.inputs)
+
+    def gradients(
+        self,
+        recorded: Recorded,
+        outputs: Any,
+        flat: list[Any],
+        values: list[Value],
+        cotangents: tuple[str, ...],
+        undifferentiable: tuple[int, ...],
+    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Return the nodes of the gradients, and the inputs whose they are."""
+        given: list[Any] = []
+        for i, (value, name) in enumerate(zip(values, cotangents, strict=True)):
+            if is_float(value.node.type) and i not in undifferentiable:
+                cotangent = self.trace.input(name, value.node.type)
+                self.inputs[name] = cotangent.node
+                given.append(cotangent)
+            else:
+                given.append(xp.zeros_like(value))
+        if not self.heads(cotangents):  # no output carries a gradient: nobody calls backward
+            return (), ()
+        if recorded.pull is None:
+            return self.derivative(values, given)
+        rest = iter(given)
+        filled = [next(rest) if isinstance(each, Value) else None for each in flat]
+        upstream = optree.tree_unflatten(outputs, filled)
+        pull = recorded.pull
+        sources = {name: value for value, name in zip(values, cotangents, strict=True)}
+        for name, value in sources.items():
+            shape = known_shape(value)
+            if shape is not None:
+                self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
+        asked = questions.count()
+        try:
+            with written_in(self.trace, self.trace.latest):
+                returned = self.attempt(lambda: pull(upstream))
+        except NeedsConcrete as need:  # a cotangent has the shape of its output
+            questions.forget(asked)
+            raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+        matched = match_gradients(self.trace.name, returned, self.layout)
+        nodes, names = [], []
+        for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
+            if leaf.kind != "tensor":
+                continue
+            type_ = self.inputs[leaf.name].type
+            if not is_float(type_):
+                continue
+            value = self.attempt(
+                lambda leaf=leaf, type_=type_, gradient=gradient: check_gradient(
+                    self.trace, leaf, type_, gradient
+                )
+            )
+            if value is not None:
+                nodes.append(value.node)
+                names.append(leaf.name)
+        return tuple(nodes), tuple(names)
+
+    def derivative(
+        self, values: list[Value], given: list[Value]
+    ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        """Return the true derivative by the ops' VJPs."""
+        if self.trace.lost_gradient:
+            raise NotCaptured(
+                self.trace.error(
+                    f"takes the derivative of {self.trace.lost_gradient}, whose own gradient is "
+                    "not captured. Give the function a backward"
+                )
+            )
+        floats = [
+            leaf.name for leaf in self.layout.tensors if is_float(self.inputs[leaf.name].type)
+        ]
+        targets = [self.inputs[name] for name in floats]
+        seeds = [
+            (value.node, cotangent)
+            for value, cotangent in zip(values, given, strict=True)
+            if is_float(value.node.type)
+        ]
+        found = accumulate_all(self.trace, seeds, targets)
+        nodes = [
+            xp.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
+            for target, gradient in zip(targets, found, strict=True)
+        ]
+        return tuple(nodes), tuple(floats)
+
+
+@contextmanager
+def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
+    """Let methods mean what they mean in a library, or in one of several."""
+    before = trace.dialect, trace.readings
+    trace.dialect, trace.readings = readings[0] if readings else "", readings
+    try:
+        yield
+    finally:
+        trace.dialect, trace.readings = before
+
+
+def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the facts from which these follow, those about a cotangent replaced by what tells its
+    output's shape.
+    """
+    for fact in facts:
+        source = sources.get(fact.partition(":")[2])
+        yield from (fact,) if source is None else needed_shapes(source.node)
+
+
+def name_cotangents(count: int) -> tuple[str, ...]:
+    """Return the names of the cotangents of that many outputs."""
+    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
+
+
+def type_of(layout: Layout, leaf: Leaf) -> Type:
+    """Return the type of a tensor argument: the first float has the shape and the dtype that others
+    relate to.
+    """
+    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
+    if floats and leaf is floats[0]:
+        return INPUT
+    alike = bool(floats) and leaf.dtype == floats[0].dtype
+    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)
+
+
+class CodeRecipe(Recipe):
+    """A recipe of the user's own code, which is captured by running it on symbolic values."""
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run it on symbolic values."""
+        raise NotImplementedError
+
+    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        """Return its graphs for arguments of a layout; see `Recipe`."""
+        return capture_function(self, layout, facts)
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Compare graphs with what they were captured from; see `Recipe`."""
+
+        def recapture() -> Any:
+            return capture_function(self, variant.layout, variant.facts)
+
+        under_proof = FunctionUnderProof(self, variant, leaves)
+        return prove_function(under_proof, recapture, is_call=is_call)

@@ -1,0 +1,74 @@
+"""The names of rules: what they mean now, and how often that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from ..active.reads import NUMBERS, note_name
+from ..backend.events import tell_registered
+from ..errors import RuleError, RuleTypeError, suggest
+from ..ground.threads import make_lock
+
+RULES: dict[str, Any] = {}  # the Rules, by name
+# What names with params were looked up to: the epoch, and what `context` made of them then.
+IN_FORCE: dict[Any, tuple[int, Any, Any]] = {}
+lock = make_lock()
+_library_is_loaded = False
+_epoch = 0
+
+
+def get(rule: str | Callable[..., Any]) -> Any:
+    """Return a rule by name; a Rule or a callable is returned as it is.
+
+    Raises:
+        RuleError: no rule has that name.
+    """
+    if isinstance(rule, str):
+        load_library()
+        number = NUMBERS.get(rule)
+        found = RULES.get(rule)
+        if found is None:
+            raise unknown(rule)
+        note_name(rule, number)
+        return found
+    if callable(rule):
+        return rule
+    raise RuleTypeError(
+        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r}"
+    )
+
+
+def load_library() -> None:
+    """Register the rule library when a name is first asked for: importing it costs time."""
+    global _library_is_loaded
+    if not _library_is_loaded:
+        library = import_module("multigrad.rules")  # another thread waits here until it is complete
+        # Its own rules call register: they find it half imported, without what its last line
+        # defines.
+        _library_is_loaded = hasattr(library, "__all__")
+
+
+def registered(name: str) -> Any:
+    """Return the rule now registered under a name, or None."""
+    return RULES.get(name)
+
+
+def epoch() -> int:
+    """Return how often a name changed its meaning; compiled code is keyed by it."""
+    return _epoch
+
+
+def advance() -> None:
+    global _epoch
+    with lock:  # over all of it, so that no older epoch comes last
+        _epoch += 1
+        IN_FORCE.clear()
+        tell_registered(_epoch)
+
+
+def unknown(name: str) -> RuleError:
+    return RuleError(
+        f"no rule named {name!r}{suggest(name, list(RULES))} ({len(RULES)} rules: multigrad rules)"
+    )

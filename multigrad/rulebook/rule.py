@@ -1,0 +1,327 @@
+"""Rules: a Python function (or a chain of rules) and its parameters.
+
+Three objects, from the author's to the machine's: a `Rule` is what people hold; a `Specialization`
+is a rule with its static params fixed, and owns graphs and lowered code; a `BoundRule` is one with
+values for its run-time params.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from ..active.draws import FREE, keyed
+from ..active.identity import function_key
+from ..active.rules import RuleInForce
+from ..capture import capture as capturing
+from ..capture.signature import (
+    Signature,
+    called_method,
+    check_value,
+    name_of,
+    read_signature,
+    unknown_param,
+)
+from ..documents.rules import SavedRule
+from ..documents.rules_to_data import encode_rule
+from ..errors import RuleTypeError, TraceError
+from ..functions.function import Function
+from ..ground.fixed import FixedParams
+from ..lowering.forwards import find_forward
+from ..tracing.trace import Trace, Value
+from . import names
+from .bare import apply_rule
+from .binding import make_bound_rule
+from .specialization import BoundRule, Specialization, read_number, value_token
+from .under import put_under
+
+__all__ = [
+    "BoundRule",
+    "Rule",
+    "Specialization",
+    "as_rule",
+    "make_bound_rule",
+    "read_number",
+    "value_token",
+]
+Tensor = Any
+ATTRIBUTES = ("name", "function", "parts", "native", "bound", "first_order", "library", "prove")
+
+
+class Rule:
+    """A gradient rule: `rule(None, grad_out, tin, **params)` on NumPy arrays and any framework's
+    tensors.
+
+    Attributes:
+        name: the name it was registered under, or the function's.
+        params: the parameters that may be set, with their defaults.
+        native: see `register`.
+        first_order: see `register`.
+        library: the one whose methods the function means, "" where the code tells.
+        prove: see `register`.
+    """
+
+    # Tells AutoGraph that nothing is to be converted.
+    autograph_info__: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        function: Callable[..., Any] | None = None,
+        parts: tuple[Any, ...] = (),
+        native: bool | None = None,
+        bound: Mapping[str, Any] | None = None,
+        first_order: bool = False,
+        library: str = "",
+        prove: bool = True,
+    ) -> None:
+        self.first_order = first_order
+        self.library = library
+        self.prove = prove
+        self.name = name
+        self.function = function
+        self.parts = parts
+        self.native = native
+        self.bound = types.MappingProxyType(dict(bound or {}))
+        # By what it does now, as parts are names.
+        self._specializations: dict[Any, dict[Any, Specialization]] = {}
+        self._signature = None if parts else read_signature(name, function)
+        source = function if function is not None else None
+        self.__doc__ = getattr(source, "__doc__", None) or f"{name} applied in series."
+        self.__name__ = getattr(source, "__name__", name)
+        # None where it was executed.
+        self.__module__ = getattr(source, "__module__", None) or __name__
+        if source is not None:
+            self.__wrapped__ = source
+
+    def __repr__(self) -> str:
+        bound = ", ".join(f"{k}={v!r}" for k, v in self.bound.items())
+        return f"<Rule {self.name}{f' with {bound}' if bound else ''}>"
+
+    @property
+    def signature(self) -> Signature:
+        """What may be set from outside: own or the parts' params, without the bound ones."""
+        if self._signature is not None:
+            known = dict(self._signature.params)
+            takes_any = self._signature.takes_any
+        else:
+            known, takes_any = {}, False
+            for part in self.resolved_parts():
+                inner = part.signature
+                takes_any = takes_any or inner.takes_any
+                for param in inner.params.values():
+                    known.setdefault(param.name, param)
+        free = {name: param for name, param in known.items() if name not in self.bound}
+        return Signature(free, takes_any)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters that may be set, with their defaults (`inspect.Parameter.empty`:
+        required).
+        """
+        defaults = {name: param.default for name, param in self.signature.params.items()}
+        return FixedParams(defaults, "write rule.with_params(name=value)")
+
+    def resolved_parts(self) -> tuple[Rule, ...]:
+        """Return the parts of a composed rule, names looked up now."""
+        return tuple(resolve(part) for part in self.parts)
+
+    def with_params(self, /, **params: Any) -> Rule:
+        """Return this rule with some params bound; a bound param is no longer settable from
+        outside.
+
+        Raises:
+            RuleTypeError: the rule takes no such param, or not that kind of value.
+        """
+        signature = self.signature
+        self._check_names(params, signature)
+        bound = dict(self.bound)
+        for name, value in params.items():
+            bound[name] = check_value(self.name, signature.param(name), value)[1]
+        return self.copy(bound=bound)
+
+    def copy(self, **changes: Any) -> Rule:
+        """Return this rule with other attributes."""
+        own = {name: getattr(self, name) for name in ATTRIBUTES}
+        other = Rule(**{**own, **changes})
+        if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
+            other._specializations = self._specializations
+        return other
+
+    def under(self, forward: str) -> Function:
+        """Return this rule under an activation: a Function whose forward is the activation and
+        whose backward the rule.
+
+        Example:
+            >>> spike = xg.get("triangular").under("Heaviside")
+            >>> y = spike(x, 2.0)  # as xg.activation("Heaviside", "triangular", {"width": 2.0})(x)
+
+        The Function takes the tensor, then the run-time params in alphabetical order, which default
+        to this rule's own.
+
+        Args:
+            forward: an activation's name, in any case.
+
+        Raises:
+            RuleError: there is no such activation (also a ValueError), or the rule needs a param
+                (also a TypeError).
+        """
+        bound_rule = self.bound_rule()
+        return put_under(bound_rule.specialization, find_forward(forward)).with_defaults(
+            bound_rule.values
+        )
+
+    def bound_rule(self, params: Mapping[str, Any] | None = None) -> BoundRule:
+        """Return this rule with values for its params, checked.
+
+        Raises:
+            RuleTypeError: an unknown param, a missing one or a wrong kind of value.
+        """
+        return make_bound_rule(self, params)
+
+    def run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        """Apply the rule inside a capture."""
+        values = {**params, **self.bound}
+        if self.function is not None and self._signature is not None:
+            if self.native is True:
+                raise TraceError(f"rule {self.name!r} runs as it is (native=True)")
+            given = self._signature.select(values)
+            if isinstance(self.function, SavedRule):  # no source to prepare
+                return self.function.record(trace, grad_out, tin, given)
+            return capturing.run_written_in(
+                self.library, self.function, trace, None, grad_out, tin, **given
+            )
+        for part in self.resolved_parts():
+            grad_out = part.run(trace, grad_out, tin, part.signature.select(values))
+        return grad_out
+
+    def run_native(
+        self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
+    ) -> Tensor:
+        """Apply the rule as it is, on a framework's tensors."""
+        values = {**params, **self.bound}
+        if self.function is not None and self._signature is not None:
+            return self.function(ctx, grad_out, tin, **self._signature.select(values))
+        for part in self.resolved_parts():
+            grad_out = part(ctx, grad_out, tin, **part.signature.select(values))
+        return grad_out
+
+    def __call__(
+        self, /, ctx: Any, grad_out: Tensor, tin: Tensor | None, *args: Any, **params: Any
+    ) -> Tensor:
+        """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out).
+
+        `args` are params in the order of the rule's signature; `key=` seeds a random rule.
+        """
+        if args:
+            names = list(self.signature.params)
+            if len(args) > len(names):
+                raise RuleTypeError(
+                    f"rule {self.name!r} takes {len(names)} params, got {len(args)} more arguments"
+                )
+            params = {**dict(zip(names, args, strict=False)), **params}
+        if isinstance(grad_out, Value):
+            self._check_names(params, self.signature)
+            return self.run(grad_out.trace, grad_out, tin, params)
+        key = None if self.signature.takes("key") else params.pop("key", None)
+        in_force = RuleInForce(self.bound_rule(params), FREE if key is None else keyed(key))
+        return apply_rule(in_force, ctx, grad_out, tin)
+
+    def _check_names(self, params: Mapping[str, Any], signature: Signature) -> None:
+        for name in params:
+            if name in self.bound or (not signature.takes(name) and self._binds(name)):
+                raise RuleTypeError(
+                    f"rule {self.name!r}: param {name!r} is bound by with_params, so it is not "
+                    "settable any more"
+                )
+            if not signature.takes(name):
+                raise unknown_param(self.name, name, sorted(signature.params))
+
+    def _binds(self, name: str) -> bool:
+        """Return whether this rule, or a part of it, has that param bound."""
+        return name in self.bound or any(part._binds(name) for part in self.resolved_parts())
+
+    def frozen(self) -> Rule:
+        """Return this rule with the names inside looked up now, and `native` decided by its parts.
+
+        Parts that run as they are make the whole do so; a part that must be captured makes the
+        whole.
+        """
+        if self.function is not None:
+            return self
+        parts = tuple(part.frozen() for part in self.resolved_parts())
+        native = self.native
+        for wish in (True, False):
+            if native is None and any(part.native is wish for part in parts):
+                native = wish
+        first_order = all(part.first_order for part in parts)
+        return self.copy(parts=parts, native=native, first_order=first_order)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return this rule as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
+
+        Raises:
+            TraceError: it cannot be captured, so there is no graph to save.
+            FormatError: it has more than a document holds.
+        """
+        return encode_rule(self)
+
+    def __reduce__(self) -> Any:
+        # A registered rule pickles by name, so that functions made by a decorator pickle too.
+        known = names.registered(self.name)
+        if known is self:
+            return _by_name, (self.name, {})
+        if known is not None and known.function is self.function is not None and not known.bound:
+            return _by_name, (self.name, dict(self.bound))
+        own = {name: getattr(self, name) for name in ATTRIBUTES}
+        return _rebuild, ({**own, "bound": dict(self.bound)},)
+
+
+def _by_name(name: str, bound: Mapping[str, Any]) -> Rule:
+    rule = names.get(name)
+    return rule.with_params(**bound) if bound else rule
+
+
+def _rebuild(attributes: dict[str, Any]) -> Rule:
+    return Rule(**attributes)
+
+
+# A rule lives as long as someone holds it; what was made of it, as long as the functions it is made
+# of (codes.py).
+_wrapped: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
+
+
+def as_rule(
+    function: Any,
+    name: str | None = None,
+    native: bool | None = None,
+    first_order: bool = False,
+    library: str = "",
+) -> Rule:
+    """Wrap a function as a Rule; a Rule is renamed. Without a name, one function gives one Rule."""
+    if isinstance(function, Rule):
+        return function.copy(
+            name=name or function.name,
+            native=function.native if native is None else native,
+            first_order=function.first_order or first_order,
+            library=library or function.library,
+        )
+    own_name, function = name_of(function), called_method(function)
+    if name is not None:
+        return Rule(
+            name=name, function=function, native=native, first_order=first_order, library=library
+        )
+    key = function_key(function)
+    known = _wrapped.get(key)
+    if known is None:
+        known = _wrapped.setdefault(key, Rule(name=own_name, function=function))
+    return known
+
+
+def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
+    """Return the Rule now meant by a name, a Rule or a plain function."""
+    found = names.get(rule)
+    return found if isinstance(found, Rule) else as_rule(found)

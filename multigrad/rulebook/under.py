@@ -1,0 +1,219 @@
+"""A rule under an activation is a Function: its forward is the activation's graph, its backward the
+rule's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..active.reads import is_read
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of
+from ..calls.arguments import Layout, Leaf, lay_out
+from ..calls.recipe import Recipe, Recorded, Variant
+from ..errors import TraceError
+from ..functions.function import Function
+from ..ground.trees import optree
+from ..lowering.forwards import Forward
+from ..lowering.function_graph import FunctionGraph
+from ..lowering.input_checks import check_float, check_values
+from ..lowering.lower import lower_forward
+from ..proof.samples import calling
+from ..recipes.record import NotCaptured
+from ..tracing.trace import NeedsConcrete, Value, dtype_name
+from .specialization import Specialization
+
+Tensor = Any
+ONE_OUTPUT = optree.tree_structure(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuleUnder(Recipe):
+    """An activation whose backward is a rule; without a rule, its own derivative.
+
+    The rule is captured by itself, once for all activations, so that there are graphs in the place
+    of code.
+    """
+
+    specialization: Specialization | None
+    forward: Forward
+    gives_like_input: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Both names."""
+        rule = (
+            f"d({self.forward.name})"
+            if self.specialization is None
+            else self.specialization.rule.name
+        )
+        return f"{rule} under {self.forward.name}"
+
+    @property
+    def native(self) -> bool | None:
+        """See `register`."""
+        return None if self.specialization is None else self.specialization.rule.native
+
+    @property
+    def subject(self) -> str:
+        """What messages call it."""
+        if self.specialization is None:
+            return f"activation {self.forward.name!r}"
+        return self.specialization.subject
+
+    @property
+    def title(self) -> str:
+        """The same with the activation."""
+        return (
+            self.subject
+            if self.specialization is None
+            else f"{self.subject} under {self.forward.name}"
+        )
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The input, then the run-time params."""
+        names = ("tin", *self.runtime)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        """The names of the run-time params."""
+        return () if self.specialization is None else self.specialization.runtime
+
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        """Return the layout of the input and the params: these are numbers, also where they come as
+        tensors.
+
+        Raises:
+            GradientError: the input is no float.
+        """
+        x = leaves[0]
+        if isinstance(x, Value):
+            dtype = x.node.type.dtype
+        else:
+            if self.specialization is not None:
+                check_float(x, self.specialization.rule)
+            dtype = dtype_name(x.dtype)
+        rows = [Leaf("tensor", "tin", "tin", dtype)]
+        rows += [Leaf("number", name, name) for name in self.runtime]
+        return lay_out(tree, rows)
+
+    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
+        """Check the params that are tensors.
+
+        Raises:
+            MultigradError: one is a tensor of another framework, or on another device.
+        """
+        if any(type(value) is not float for value in leaves[1:]):
+            check_values(self.subject, self.runtime, backend, leaves[0], leaves[1:])
+
+    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        """Return its graphs.
+
+        Raises:
+            NeedsConcrete: more facts are needed.
+            NotCaptured: the rule cannot be captured.
+        """
+        own = {fact: value for fact, value in facts.items() if not is_read(fact)}
+        try:
+            with self._calling(leaves):
+                graphs = self.graphs(own)
+        except TraceError as error:
+            raise NotCaptured(error) from error
+        if self.specialization is not None and not self.specialization.reads <= facts.keys():
+            raise NeedsConcrete(*self.specialization.reads, noted=False)
+        return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts), proof="")
+
+    def graphs(self, facts: Mapping[str, Any]) -> FunctionGraph:
+        """Return its graphs under facts about the input.
+
+        Raises:
+            NeedsConcrete: more facts are needed.
+            TraceError: the rule cannot be captured.
+        """
+        forward, specialization = self.forward.graph(), self.specialization
+        if specialization is None:
+            return FunctionGraph(self.name, forward, self.forward.derivative(), is_rule=True)
+        if not specialization.facts <= facts.keys():  # by a capture before this one
+            raise NeedsConcrete(*specialization.facts, noted=False)
+        backward = specialization.graph(True, facts)
+        return FunctionGraph(
+            self.name, forward, backward, specialization.rule.first_order, is_rule=True
+        )
+
+    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+        """Compare the rule with its graph on the input of a call; else that was done when it was
+        captured.
+
+        Raises:
+            DisprovedError: they differ.
+        """
+        if is_call and self.specialization is not None:
+            own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
+            with self._calling(leaves):
+                self.specialization.prove_call(True, own)
+        return ""
+
+    def _calling(self, leaves: Sequence[Any]) -> AbstractContextManager[None]:
+        """Say which tensor and which params the rule is captured for, where these are known."""
+        if self.specialization is None or not leaves or isinstance(leaves[0], Value):
+            return nullcontext()
+        return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
+
+    def give_up(self, error: TraceError) -> None:
+        """Let the rule run as it is; it says why when it fails.
+
+        Raises:
+            TraceError: it was registered with native=False.
+        """
+        assert self.specialization is not None
+        self.specialization.give_up(error)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run the activation, and the rule as it is where a gradient is asked for."""
+        tin, *values = args
+        backend, specialization = backend_of(tin), self.specialization
+        assert specialization is not None
+
+        def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
+            gradient = specialization.run_as_it_is(ctx, grad_out, tin, tuple(values))
+            return gradient, *[None] * len(values)
+
+        return Recorded(forward_on(backend, self.forward)(tin), pull, takes_ctx=True)
+
+
+_forwards: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
+    """Return an activation as a plain function of one backend."""
+    key = (backend.name, forward.name)
+    function = _forwards.get(key)
+    return function or _forwards.setdefault(key, lower_forward(forward, backend))
+
+
+_derived: dict[str, Function] = {}
+
+
+def put_under(specialization: Specialization | None, forward: Forward) -> Function:
+    """Return a rule under an activation as a Function of the input and the run-time params; one for
+    each pair.
+
+    Without a rule, the activation with its true derivative.
+    """
+    known = _derived if specialization is None else specialization.under
+    function = known.get(forward.name)
+    if function is None:
+        function = Function(RuleUnder(specialization, forward))
+        if specialization is not None:
+            function.variants = specialization.variants.setdefault(forward.name, function.variants)
+        function = known.setdefault(forward.name, function)
+    return function

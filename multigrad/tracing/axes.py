@@ -1,0 +1,56 @@
+"""Axes as rules name them, checked where a capture knows the rank; shapes that it knows."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from ..ir.graph import walk
+from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE
+from ..passes.facts import computed_shape, is_tensor_input, shape_fact
+from .trace import Value
+
+Tensor = Any
+Axis = int | tuple[int, ...] | list[int] | None
+
+
+def axes_of(x: Tensor, axis: Axis) -> int | tuple[int, ...] | None:
+    """Return the attribute for an axis, checked where this capture knows the rank."""
+    if axis is None:
+        return None
+    if isinstance(axis, tuple | list):
+        return tuple(one_axis(x, i) for i in axis)
+    return one_axis(x, axis)
+
+
+def one_axis(x: Tensor, axis: Any) -> int:
+    """Return one axis as an int.
+
+    Raises:
+        TypeError: it is no integer.
+        TraceError: x is symbolic, of a rank known here, and has no such axis.
+    """
+    axis = index(axis)
+    if isinstance(x, Value) and x.node.type.shape == INPUT_SHAPE:
+        shape = x.trace.facts.get("shape")
+        rank = x.trace.facts.get("ndim") if shape is None else len(shape)
+        if rank and not -rank <= axis < rank:
+            raise x.trace.error(
+                f"names axis {axis} of a tensor that has {rank}: {-rank} to {rank - 1}"
+            )
+    return axis
+
+
+def known_shape(x: Any) -> tuple[int, ...] | None:
+    """Return the shape of a symbolic value where this capture has it fixed."""
+    if not isinstance(x, Value) or x.node.type.kind != "tensor" or not x.trace.facts:
+        return None
+    fact = shape_fact(x.node, "shape")
+    if fact is not None:
+        return x.trace.facts.get(fact)
+    if x.node.type.shape == SCALAR_SHAPE:
+        return ()
+    facts = [shape_fact(node, "shape") for node in walk((x.node,)) if is_tensor_input(node)]
+    if not facts or any(fact not in x.trace.facts for fact in facts):
+        return None
+    return computed_shape(x.node, x.trace.facts)

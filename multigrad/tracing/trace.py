@@ -1,0 +1,333 @@
+"""Recording: symbolic values whose operators build nodes, and the `xp` functions over them.
+
+Every coercion (a bool that becomes a float, a Python number that becomes a weak scalar) happens in
+`apply` and nowhere else. The functions of the dialect `xg.xp` (`xp_all.py`) and the framework
+dialects all end here.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+from .. import ops
+from ..backend.compute import compute
+from ..backend.discovery import backend_of
+from ..errors import TraceError
+from ..ir.graph import Location, Node, make_node
+from ..ir.op import Op
+from ..ir.questions import note
+from ..ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, KEY, T, Type, dtype_name
+from ..ir.wording import WORDS
+from ..passes.bools import on_bools
+from ..passes.scalars import constant, on_numbers
+from .answers import Answers
+from .coercion import NeedsConcrete, cast_node, coerce
+from .constants import lift_array
+
+__all__ = [
+    "NeedsConcrete",
+    "Trace",
+    "Value",
+    "apply",
+    "are_bools",
+    "cast",
+    "cast_node",
+    "constant",
+    "dtype_name",
+    "native_dtype",
+    "pow",
+]
+
+
+class Trace:
+    """One capture in progress: the facts fixed so far, where nodes were written, the draws made.
+
+    `kind` says what is captured, for messages; `namespace` is that of the Array API; `lifted` are
+    the framework tensors that became constants.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        facts: Mapping[str, Any] | None = None,
+        value_class: type[Value] | None = None,
+        kind: str = "rule",
+        namespace: Any = None,
+    ) -> None:
+        self.kind = kind
+        self.words = WORDS[kind]
+        self.namespace = namespace
+        self.lifted: list[Any] = []
+        self.name = name
+        self.facts = dict(facts or {})
+        self.value_class = value_class or Value
+        self.locations: dict[Node, Location] = {}
+        self.codes: set[CodeType] = set()
+        self.numbers: set[float] = set()  # floats that the user's functions refer to
+        self.witness: Any = None  # looks for what the capture does beside the graph
+        self.by_identity = False  # they compare dtypes by `is`
+        self.draws = 0
+        self.key: Node | None = None
+        self.dialect = ""
+        self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
+        self.latest: tuple[str, ...] = ()  # the same of the function that ran last
+        self.routes: dict[str, str] = {}  # dialect: how its calls reached us
+        self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
+        self._like: Node | None = None
+
+    def value(self, node: Node) -> Value:
+        """Wrap a node as a symbolic value of this trace."""
+        value = self.value_class(self, node)
+        if self.witness is not None:
+            self.witness.made.append(weakref.ref(value))
+        return value
+
+    def input(self, name: str, type_: Type) -> Value:
+        """Return a new input."""
+        node = make_node(ops.INPUT, (), {"name": name}, type_)
+        if self._like is None and type_.kind == "tensor":
+            self._like = node
+        return self.value(node)
+
+    def like(self) -> Node:
+        """Return the tensor input that says on which device a constant lies."""
+        if self._like is None:
+            raise self.error("uses a constant array without a tensor among its inputs")
+        return self._like
+
+    def next_key(self) -> Value:
+        """Return the key of the next draw: the application's own first, then fold_in(key, j)."""
+        if self.key is None:
+            self.key = make_node(ops.INPUT, (), {"name": "key"}, KEY)
+        j, self.draws = self.draws, self.draws + 1
+        own = self.value(self.key)
+        return own if j == 0 else apply(ops.FOLD_IN, own, n=j)
+
+    def location(self) -> Location | None:
+        """Return the innermost line of the user's code now running."""
+        frame = sys._getframe(1)
+        # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+        own = set(map(id, self.codes))
+        while frame is not None:
+            if id(frame.f_code) in own:
+                import linecache
+
+                file, line = frame.f_code.co_filename, frame.f_lineno
+                return Location(file, line, linecache.getline(file, line).strip())
+            frame = frame.f_back
+        return None
+
+    def error(self, problem: str) -> TraceError:
+        """Return a TraceError that names the rule and the line."""
+        where = self.location()
+        at = f" ({where})" if where else ""
+        place = (where.file, where.line) if where else None
+        return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
+
+
+def infix(op: Op, logic: Op | None = None) -> tuple[Any, Any]:
+    """Return the methods of an operator of Python's: of the value at its left, at its right.
+
+    Args:
+        logic: what it means where no operand is an integer.
+    """
+
+    def at_left(value: Value, other: Any) -> Any:
+        return apply(op if logic is None or not are_bools(value, other) else logic, value, other)
+
+    def at_right(value: Value, other: Any) -> Any:
+        return apply(op if logic is None or not are_bools(value, other) else logic, other, value)
+
+    return at_left, at_right
+
+
+class Value(Answers):
+    """A symbolic value: a node of the graph under construction. It holds no numbers."""
+
+    __slots__ = ("__weakref__", "base", "is_certain", "node", "trace", "views")
+    __hash__ = Answers.__hash__
+
+    def __init__(self, trace: Trace, node: Node) -> None:
+        self.trace = trace
+        self.node = node
+        self.base: Value | None = None  # what this is a view of
+        self.is_certain = True  # that it is a view: a library may have made a copy
+        self.views: list[weakref.ref[Value]] = []
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if not digits:
+            return apply(ops.ROUND, self)
+        return round(float(self), digits)
+
+    def __floor__(self) -> Any:
+        return self._rounded(ops.FLOOR)
+
+    def __ceil__(self) -> Any:
+        return self._rounded(ops.CEIL)
+
+    def __trunc__(self) -> Any:
+        return self._rounded(ops.TRUNC)
+
+    def _rounded(self, op: Op) -> Any:
+        """Round a number; of a tensor, Python makes one."""
+        if self.node.type.kind == "scalar":
+            return apply(op, self)
+        return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
+
+    __add__, __radd__ = infix(ops.ADD)
+    __sub__, __rsub__ = infix(ops.SUB)
+    __mul__, __rmul__ = infix(ops.MUL)
+    __truediv__, __rtruediv__ = infix(ops.DIV)
+    __floordiv__, __rfloordiv__ = infix(ops.FLOOR_DIVIDE)
+    __mod__, __rmod__ = infix(ops.REMAINDER)
+    __matmul__, __rmatmul__ = infix(ops.MATMUL)
+    __lshift__, __rlshift__ = infix(ops.BITWISE_LEFT_SHIFT)
+    __rshift__, __rrshift__ = infix(ops.BITWISE_RIGHT_SHIFT)
+    __and__, __rand__ = infix(ops.BITWISE_AND, ops.AND)
+    __or__, __ror__ = infix(ops.BITWISE_OR, ops.OR)
+    __xor__, __rxor__ = infix(ops.BITWISE_XOR, ops.XOR)
+    __lt__, __gt__ = infix(ops.LT)[0], infix(ops.GT)[0]
+    __le__, __ge__ = infix(ops.LE)[0], infix(ops.GE)[0]
+    __eq__, __ne__ = infix(ops.EQ)[0], infix(ops.NE)[0]
+
+    def __pow__(self, other: Any) -> Any:
+        return pow(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return pow(other, self)
+
+    def __neg__(self) -> Any:
+        return apply(ops.NEG, self)
+
+    def __pos__(self) -> Any:
+        return copy_of(self)
+
+    def __abs__(self) -> Any:
+        return apply(ops.ABS, self)
+
+    def __invert__(self) -> Any:
+        if self.node.type.kind == "scalar" and self.node.type.dtype == BOOL:
+            raise self.trace.error(
+                "inverts a test of a number by ~, which gives -1 or -2 in Python. Write "
+                "xp.logical_not(...)"
+            )
+        return apply(ops.NOT if are_bools(self) else ops.BITWISE_INVERT, self)
+
+
+def are_bools(*operands: Any) -> bool:
+    """Return whether `&`, `|`, `^` and `~` of these are logic: none of them is an integer."""
+    types = (x.node.type if isinstance(x, Value) else x for x in operands)
+    return not any(type(x) is int or "int" in str(getattr(x, "dtype", "")) for x in types)
+
+
+# Exponents with an op of their own.
+EXACT_POWERS = {row.power: row for row in ops.CALLABLE_OPS if row.power is not None}
+
+
+def pow(a: Any, b: Any) -> Any:
+    """a to the power b; squares and square roots take their own ops, which are exact."""
+    if isinstance(b, int | float) and not isinstance(b, bool):
+        if b in EXACT_POWERS:
+            return apply(EXACT_POWERS[b], a)
+        if b in (1, 3):
+            return copy_of(a) if b == 1 else a * a * a
+    return apply(ops.POW, a, b)
+
+
+# --- from arguments to a node --------------------------------------------------------------------
+
+
+def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
+    """Record `op`, or compute it at once where no operand is symbolic."""
+    symbols = [operand for operand in operands if isinstance(operand, Value)]
+    if not symbols:
+        # The `xp` functions also work on arrays and tensors.
+        return compute(op, operands, attrs)
+    trace = symbols[0].trace
+    nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
+    try:
+        op, is_bool = on_bools(op, nodes)
+        nodes = coerce(op, nodes, trace.facts)
+        type_ = op.result(*[node.type for node in nodes], **attrs)
+    except TypeError as error:
+        raise trace.error(f"uses {op.name} wrongly: {error}") from error
+    if type_.kind == "scalar" and nodes and all(n.op is ops.CONST for n in nodes):
+        number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
+        return trace.value(constant(number))
+    node = make_node(op, nodes, attrs, type_)
+    if node not in trace.locations and (where := trace.location()):
+        trace.locations[node] = where
+    value = trace.value(node)
+    if is_bool:
+        return apply(ops.NE, value, 0)
+    if op.view and isinstance(operands[0], Value):
+        mark_view(value, operands[0], op.view == "always")
+    return value
+
+
+def mark_view(value: Value, base: Value, is_certain: bool) -> None:
+    """Say that a value shares its memory with another, or may do so."""
+    value.base = base
+    value.is_certain = is_certain
+    base.views.append(weakref.ref(value))
+
+
+def copy_of(x: Any) -> Any:
+    """Return the same value under a new name: an update of one does not reach the other."""
+    return x.trace.value(x.node) if isinstance(x, Value) else x
+
+
+def lift(trace: Trace, operand: Any) -> Node:
+    """Return the node of an operand: a value's own, or a constant."""
+    if isinstance(operand, Value):
+        return operand.node
+    if isinstance(operand, bool | int | float):
+        return constant(operand)
+    return lift_array(trace, operand)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """x in another dtype: bool, int32, float16, bfloat16, float32, float64, or that of a symbolic
+    value.
+
+    A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
+    `mask.float()` does not tie a rule to float32.
+    """
+    if isinstance(x, bool | int | float):
+        return x
+    if not isinstance(x, Value):
+        return apply(ops.CAST, x, dtype=native_dtype(x, dtype))
+    name = dtype_name(dtype)
+    own = x.node.type
+    if own.kind == "scalar":
+        return x
+    fixed = x.trace.facts.get("dtype")
+    if name in FLOATS and (own.dtype == BOOL or name == fixed):
+        name = T
+    if name == own.dtype:
+        return x
+    if name == BOOL:
+        return apply(ops.NE, x, 0)
+    widens = name == INT64 and own.dtype in (BOOL, *INTEGERS)
+    if name not in (T, INT32, *FLOATS) and not widens:
+        advice = "Cast to one of these"
+        if name.startswith(("complex", "cfloat", "cdouble")):
+            advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
+        raise x.trace.error(
+            f"casts to {name}: rules compute in bool, int32 and float dtypes. {advice}"
+        )
+    result = apply(ops.CAST, x, dtype=name)
+    # Perhaps its own, which makes no copy.
+    if fixed is None and T in (name, own.dtype) and own.dtype in (T, *FLOATS):
+        mark_view(result, x, False)
+    return result
+
+
+def native_dtype(x: Any, dtype: Any) -> Any:
+    """Return the dtype object of x's own library for a dtype given in any form."""
+    name = dtype_name(dtype)
+    return x.dtype if name == T else backend_of(x).tensors.dtype(name)

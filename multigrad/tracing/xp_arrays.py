@@ -1,0 +1,160 @@
+"""The dialect `xg.xp`, whole arrays: functions that are more than one op; see `xp_all.py`."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+from .. import ops
+from ..ir.types import BOOL
+from ..passes.scalars import constant
+from ..random import REPLAYED
+from .axes import Axis, axes_of, known_shape, one_axis
+from .trace import Value, apply
+from .xp_ops import cumprod, cumsum, mean, sum, var
+
+Tensor = Any
+
+__all__ = [
+    "bernoulli_like", "broadcast_to", "cumulative_prod", "cumulative_sum", "dim", "einsum",
+    "exponential_like", "gumbel_like", "norm", "outer", "quantile", "rademacher_like",
+    "rand_like", "randn_like", "size", "standardize", "tensordot", "top_k_mask", "vecdot",
+]  # fmt: skip
+
+
+def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors."""
+    if not (isinstance(ord, int | float) and ord > 0):
+        raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
+    order = int(ord) if ord in (1, 2) else float(ord)
+    return apply(ops.NORM, x, axis=axes_of(x, axis), keepdims=bool(keepdims), ord=order)
+
+
+def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
+    """x shifted to mean 0 and scaled to variance 1; `epsilon` is added to the variance."""
+    centered = x - mean(x, axis, keepdims=True)
+    return centered * apply(ops.RSQRT, var(x, axis, keepdims=True) + epsilon)
+
+
+def broadcast_to(x: Tensor, like: Any) -> Tensor:
+    """x repeated to the shape of `like`: a tensor, or a tuple of ints."""
+    if isinstance(like, tuple | list):
+        return apply(ops.BROADCAST_TO_SHAPE, x, shape=tuple(map(index, like)))
+    return apply(ops.BROADCAST_TO, x, like)
+
+
+def dim(x: Tensor, axis: int) -> Any:
+    """The length of one axis, known at run time."""
+    known = known_shape(x)
+    return apply(ops.DIM, x, axis=axis) if known is None else x.trace.value(constant(known[axis]))
+
+
+def size(x: Tensor) -> Any:
+    """The number of elements, known at run time."""
+    known = known_shape(x)
+    return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
+
+
+def rand_like(x: Tensor, key: Any = None) -> Tensor:
+    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key."""
+    return apply(ops.UNIFORM_LIKE, _draw_key(x, key), x)
+
+
+def randn_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key."""
+    return apply(ops.NORMAL_LIKE, _draw_key(x, key), x)
+
+
+def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
+    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype."""
+    return apply(ops.BERNOULLI_LIKE, _draw_key(x, key), x, p)
+
+
+def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
+    """1 or -1, equally likely, of x's shape and dtype."""
+    return apply(ops.RADEMACHER_LIKE, _draw_key(x, key), x)
+
+
+def exponential_like(x: Tensor, key: Any = None) -> Tensor:
+    """Exponential with mean 1, of x's shape and dtype."""
+    return apply(ops.EXPONENTIAL_LIKE, _draw_key(x, key), x)
+
+
+def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
+    """Standard Gumbel, of x's shape and dtype."""
+    return apply(ops.GUMBEL_LIKE, _draw_key(x, key), x)
+
+
+def _draw_key(x: Tensor, key: Any) -> Any:
+    if key is not None:
+        return key
+    if isinstance(x, Value):
+        return x.trace.next_key()
+    replayed = REPLAYED.get()
+    return None if replayed is None else next(replayed)
+
+
+# --- products ----------------------------------------------------------------------------------
+
+
+def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
+    """A sum of products over named axes: `einsum("ij,jk->ik", a, b)`; letters once in a term."""
+    return apply(ops.EINSUM, *arrays, subscripts=_with_result(subscripts.replace(" ", "")))
+
+
+def _with_result(subscripts: str) -> str:
+    """Name the result where it is left out: the letters that stand once, in order."""
+    if "->" in subscripts:
+        return subscripts
+    letters = subscripts.replace(",", "").replace("...", "")
+    once = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    return f"{subscripts}->{'...' if '...' in subscripts else ''}{once}"
+
+
+def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
+    """The sum of products along an axis."""
+    products = apply(ops.MUL, a, b)
+    total = sum(products, axis=axis)
+    of_bools = isinstance(products, Value) and products.node.type.dtype == BOOL
+    return apply(ops.NE, total, 0) if of_bools else total
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """Every product of an element of one vector and one of another."""
+    return einsum("i,j->ij", a, b)
+
+
+def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
+    """The product summed over the last `axes` axes of a and first of b; asks for ranks."""
+    if not isinstance(axes, int):
+        raise TypeError("tensordot takes a number of axes; write xp.einsum for others")
+    names = "abcdefghijklmnopqrstuvwxyz"
+    left, right = names[: a.ndim], names[a.ndim - axes : a.ndim - axes + b.ndim]
+    return einsum(f"{left},{right}->{left[: a.ndim - axes]}{right[axes:]}", a, b)
+
+
+# --- along an axis -----------------------------------------------------------------------------
+def cumulative_sum(x: Tensor, axis: int = -1) -> Tensor:
+    """The Array API's name of `cumsum`."""
+    return cumsum(x, axis)
+
+
+def cumulative_prod(x: Tensor, axis: int = -1) -> Tensor:
+    """The Array API's name of `cumprod`."""
+    return cumprod(x, axis)
+
+
+def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
+    """True at the k largest along an axis, ties to the lower index; at all if there are fewer."""
+    count = index(k)
+    if count < 0:
+        raise TypeError(f"top_k_mask marks k elements, at least 0, not {count}")
+    return apply(ops.TOP_K_MASK, x, axis=one_axis(x, axis), k=count)
+
+
+def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The q-quantile, 0 <= q <= 1, linear between neighbors."""
+    if not (isinstance(q, int | float) and 0 <= q <= 1):
+        raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
+    return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))

@@ -1,0 +1,93 @@
+"""The functions that only VJPs call, not part of `xg.xp`; see `xp_all.py`.
+
+Written from the op table by `python -m multigrad.cli.xp_functions`; change a row instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import ops
+from .trace import apply
+
+Tensor = Any
+
+__all__ = [
+    "discounted_sum", "half", "hold", "matmul_left", "matmul_right", "part", "quantile_weights",
+    "setitem", "sort_like", "unhold", "unpart", "unrepeat", "unsort", "untake", "untile",
+]  # fmt: skip
+
+
+def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    """The cotangent of the left operand of matmul, in its shape."""
+    return apply(ops.MATMUL_LEFT, cotangent, b, like)
+
+
+def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
+    """The cotangent of the right operand of matmul, in its shape."""
+    return apply(ops.MATMUL_RIGHT, a, cotangent, like)
+
+
+def setitem(x: Tensor, like: Tensor, index: Any) -> Tensor:
+    """Zeros in the shape of `like`, x where the index points."""
+    return apply(ops.SETITEM, x, like, index=index)
+
+
+def untake(x: Tensor, like: Tensor, indices: Any, axis: Any) -> Tensor:
+    """Zeros in the shape of `like`, x added at indices along an axis."""
+    return apply(ops.UNTAKE, x, like, indices=indices, axis=axis)
+
+
+def half(x: Tensor, position: Any, axis: Any) -> Tensor:
+    """The first or second half along an axis of even length."""
+    return apply(ops.HALF, x, position=position, axis=axis)
+
+
+def part(x: Tensor, like: Tensor, start: Tensor, axis: Any) -> Tensor:
+    """As much of x along an axis as `like` is long, from start."""
+    return apply(ops.PART, x, like, start, axis=axis)
+
+
+def unpart(x: Tensor, like: Tensor, start: Tensor, axis: Any) -> Tensor:
+    """Zeros in the shape of `like`, x from start on."""
+    return apply(ops.UNPART, x, like, start, axis=axis)
+
+
+def untile(x: Tensor, like: Tensor, repetitions: Any) -> Tensor:
+    """The sum over the copies that tile makes."""
+    return apply(ops.UNTILE, x, like, repetitions=repetitions)
+
+
+def unrepeat(x: Tensor, like: Tensor, repeats: Any, axis: Any) -> Tensor:
+    """The sum over the copies that repeat makes."""
+    return apply(ops.UNREPEAT, x, like, repeats=repeats, axis=axis)
+
+
+def discounted_sum(values: Tensor, y: Tensor, axis: Any, reverse: Any) -> Tensor:
+    """Sums of values[j] exp(y[i] - y[j]), j up to i (`reverse`: from i on); y falls that way."""
+    return apply(ops.DISCOUNTED_SUM, values, y, axis=axis, reverse=reverse)
+
+
+def hold(x: Tensor, mask: Tensor, axis: Any) -> Tensor:
+    """The last value at which the mask held; 0 before the first."""
+    return apply(ops.HOLD, x, mask, axis=axis)
+
+
+def unhold(x: Tensor, mask: Tensor, axis: Any) -> Tensor:
+    """Sums from each place where the mask holds to the next; 0 elsewhere."""
+    return apply(ops.UNHOLD, x, mask, axis=axis)
+
+
+def sort_like(values: Tensor, x: Tensor, axis: Any, descending: Any) -> Tensor:
+    """Values in the order that sorts x."""
+    return apply(ops.SORT_LIKE, values, x, axis=axis, descending=descending)
+
+
+def unsort(values: Tensor, x: Tensor, axis: Any, descending: Any) -> Tensor:
+    """Values in the order of sorted x, put back."""
+    return apply(ops.UNSORT, values, x, axis=axis, descending=descending)
+
+
+def quantile_weights(x: Tensor, q: Any, axis: Any) -> Tensor:
+    """What each element contributes to the q-quantile."""
+    return apply(ops.QUANTILE_WEIGHTS, x, q=q, axis=axis)
