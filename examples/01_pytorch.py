@@ -38,7 +38,8 @@ def main() -> None:
     show_gradient("ReLU, rectangular_jam on [-1, 1]", relu, "rectangular_jam", a=-1.0, b=1.0)
     show_gradient("ReLU, noisy_threshold at 0.5", relu, "noisy_threshold", t=0.5, sigma=0.05)
 
-    # Rules in series: first the norm is limited, then noise is added. Each takes the params it declares.
+    # Rules in series: first the norm is limited, then noise is added. Each takes the params it
+    # declares.
     xg.register("clip_then_noise")(xg.compose("clip_norm", "noise"))
     show_gradient("Linear, clip_then_noise", linear, "clip_then_noise", max_norm=1.0, sigma=0.01)
 

@@ -1,4 +1,5 @@
-"""A rule in TensorFlow: `tf.GradientTape` sees the surrogate gradient, eager and in a compiled step.
+"""A rule in TensorFlow: `tf.GradientTape` sees the surrogate gradient, eager and in a compiled
+step.
 
 Needs: pip install 'multigrad-rules[tensorflow]' scikit-learn
 """

@@ -1,6 +1,8 @@
-"""A Keras layer that carries its rule: it trains with `fit` on every backend of Keras and survives its config.
+"""A Keras layer that carries its rule: it trains with `fit` on every backend of Keras and survives
+its config.
 
-Needs: pip install 'multigrad-rules[keras]' scikit-learn, and one of torch, jax, tensorflow (KERAS_BACKEND)
+Needs: pip install 'multigrad-rules[keras]' scikit-learn, and one of torch, jax, tensorflow
+(KERAS_BACKEND)
 """
 
 import keras

@@ -1,4 +1,5 @@
-"""One rule, the same input and cotangent in every installed framework: how far apart are the gradients?
+"""One rule, the same input and cotangent in every installed framework: how far apart are the
+gradients?
 
 Needs: pip install multigrad-rules, and as many of torch, jax, tensorflow as you like
 """

@@ -1,7 +1,7 @@
 """What forward keeps for backward: four rules, by hand and by multigrad, counted in bytes.
 
-By hand, a custom gradient mostly keeps its input. Multigrad keeps the cheapest thing that backward can be computed
-from: a mask, a number, nothing, or the input where every element's value counts.
+By hand, a custom gradient mostly keeps its input. Multigrad keeps the cheapest thing that backward
+can be computed from: a mask, a number, nothing, or the input where every element's value counts.
 Needs: pip install 'multigrad-rules[torch]', or [jax], or both
 """
 

@@ -1,8 +1,9 @@
-"""A rule in torch style, with writes into tensors, constants and a loop, run in every installed framework.
+"""A rule in torch style, with writes into tensors, constants and a loop, run in every installed
+framework.
 
-Each write makes a new value in the captured graph, so that frameworks without in-place updates run it too, and the
-gradient that came in stays as it was.
-Needs: pip install 'multigrad-rules[torch]', and as many of jax, tensorflow as you like
+Each write makes a new value in the captured graph, so that frameworks without in-place updates run
+it too, and the gradient that came in stays as it was. Needs: pip install 'multigrad-rules[torch]',
+and as many of jax, tensorflow as you like
 """
 
 from collections.abc import Callable

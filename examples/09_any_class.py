@@ -1,8 +1,9 @@
-"""A `torch.autograd.Function` class, unchanged, on every framework that is installed, with the same gradients.
+"""A `torch.autograd.Function` class, unchanged, on every framework that is installed, with the same
+gradients.
 
-The class clamps and lets a gradient pass outside of the limits only where it leads back inside: a trick of image
-generators. Its author wrote it for PyTorch alone.
-Needs: pip install 'multigrad-rules[torch]'; with [jax], [tensorflow] it runs there too
+The class clamps and lets a gradient pass outside of the limits only where it leads back inside: a
+trick of image generators. Its author wrote it for PyTorch alone. Needs: pip install
+'multigrad-rules[torch]'; with [jax], [tensorflow] it runs there too
 """
 
 from importlib.util import find_spec

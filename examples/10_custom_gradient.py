@@ -1,4 +1,5 @@
-"""One custom gradient on every framework that is installed: log(1 + exp(x)), whose derivative must not overflow.
+"""One custom gradient on every framework that is installed: log(1 + exp(x)), whose derivative must
+not overflow.
 
 By the chain rule the gradient at 100 is inf / inf, which is NaN; the function says that it is 1.
 Needs: multigrad; with [torch], [jax], [tensorflow] it runs there too

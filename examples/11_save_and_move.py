@@ -1,7 +1,8 @@
 """A rule and a function are saved in one framework and used in another, without their source.
 
 The second half runs in a new process that knows the files alone.
-Needs: pip install 'multigrad-rules[torch,jax]', or other two: name them as arguments, first the one that saves
+Needs: pip install 'multigrad-rules[torch,jax]', or other two: name them as arguments, first the one
+that saves
 """
 
 import subprocess

@@ -1,9 +1,10 @@
-"""A surrogate gradient from a paper: is the code the paper's formula, and how do three surrogates differ?
+"""A surrogate gradient from a paper: is the code the paper's formula, and how do three surrogates
+differ?
 
-SuperSpike (Zenke and Ganguli, 2018, Neural Computation 30, equation 2.6): the derivative of a spike is replaced by
-1 / (1 + beta * |x|)^2, the derivative of the fast sigmoid x / (1 + |x|) up to scale. One published implementation
-has lost the square; a check tells.
-Needs: multigrad; matplotlib draws the curves where it is installed
+SuperSpike (Zenke and Ganguli, 2018, Neural Computation 30, equation 2.6): the derivative of a spike
+is replaced by 1 / (1 + beta * |x|)^2, the derivative of the fast sigmoid x / (1 + |x|) up to scale.
+One published implementation has lost the square; a check tells. Needs: multigrad; matplotlib draws
+the curves where it is installed
 """
 
 import sys
@@ -33,7 +34,9 @@ def fast_sigmoid(x, beta):
 
 
 def as_gradient_of_the_fast_sigmoid(rule: xg.Rule) -> xg.Function:
-    """Put a rule under the paper's smooth step, so that it can be compared with finite differences."""
+    """Put a rule under the paper's smooth step, so that it can be compared with finite
+    differences.
+    """
     return xg.function(
         fast_sigmoid, lambda grad_out, x, beta: (rule(None, grad_out, x, beta=beta), None)
     )
@@ -49,7 +52,8 @@ def main(picture: str | None = None) -> None:
     for name in ("superspike", "triangular", "arctan"):
         report = xg.check(xg.activation("Heaviside", rule=name), x)
         print(
-            f"  {name:12} at most {report.max_error:.3f} ({report.compared} points, {len(report.kinks)} left out)"
+            f"  {name:12} at most {report.max_error:.3f} ({report.compared} points, "
+            f"{len(report.kinks)} left out)"
         )
     if picture and find_spec("matplotlib"):
         draw(picture)

@@ -1,7 +1,9 @@
-"""A flax network of binary neurons, trained with optax: one rule for the neurons, one for the weights' gradients.
+"""A flax network of binary neurons, trained with optax: one rule for the neurons, one for the
+weights' gradients.
 
-The neurons fire or do not, so `triangular` stands in for their derivative. `apply_rule` puts another rule between the
-gradients and Adam: it clips the norm of each weight, to a bound that shrinks as training goes on.
+The neurons fire or do not, so `triangular` stands in for their derivative. `apply_rule` puts
+another rule between the gradients and Adam: it clips the norm of each weight, to a bound that
+shrinks as training goes on.
 
 Needs: pip install 'multigrad-rules[jax]' flax optax scikit-learn
 """

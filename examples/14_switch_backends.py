@@ -1,7 +1,8 @@
 """One layer of a Keras model runs in another framework, and changes it between two fits.
 
-Each fit begins from the same weights, so it must end at the same ones, whichever framework ran the layer.
-Needs: pip install 'multigrad-rules[keras]' scikit-learn, one of torch, jax, tensorflow (KERAS_BACKEND), and any of the others
+Each fit begins from the same weights, so it must end at the same ones, whichever framework ran the
+layer. Needs: pip install 'multigrad-rules[keras]' scikit-learn, one of torch, jax, tensorflow
+(KERAS_BACKEND), and any of the others
 """
 
 import time

@@ -1,7 +1,9 @@
-"""A surrogate gradient narrows while the network trains, batch by batch, and nothing is compiled anew.
+"""A surrogate gradient narrows while the network trains, batch by batch, and nothing is compiled
+anew.
 
 Wide windows let every neuron learn, narrow ones come close to the step's own derivative.
-Needs: pip install 'multigrad-rules[keras]' scikit-learn, and one of torch, jax, tensorflow (KERAS_BACKEND)
+Needs: pip install 'multigrad-rules[keras]' scikit-learn, and one of torch, jax, tensorflow
+(KERAS_BACKEND)
 """
 
 import keras
@@ -47,9 +49,13 @@ def main() -> None:
             print(f"epoch {epoch + 1:2}  width {width:.3f}  accuracy {logs['accuracy']:.3f}")
 
     model.fit(
-        train_x, train_y, batch_size=64, epochs=EPOCHS, verbose=0,
+        train_x,
+        train_y,
+        batch_size=64,
+        epochs=EPOCHS,
+        verbose=0,
         callbacks=[multigrad.keras.Anneal("width", narrowing), Report()],
-    )  # fmt: skip
+    )
     _, accuracy = model.evaluate(test_x, test_y, verbose=0)
     print(f"test accuracy {accuracy:.3f}")
 

@@ -1,7 +1,8 @@
-"""A model with a rule of one's own is saved on one Keras backend and trained on with another, where the rule is unknown.
+"""A model with a rule of one's own is saved on one Keras backend and trained on with another, where
+the rule is unknown.
 
-Needs: pip install 'multigrad-rules[keras]' scikit-learn, and two of torch, jax, tensorflow (one is enough to save and
-load on the same): name them as arguments, first the one that saves
+Needs: pip install 'multigrad-rules[keras]' scikit-learn, and two of torch, jax, tensorflow (one is
+enough to save and load on the same): name them as arguments, first the one that saves
 """
 
 import os
@@ -34,7 +35,8 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.05), loss, metrics=["accuracy"])
 model.fit(images / 16, labels, epochs=10, verbose=0)
 model.save(sys.argv[1])
-print(f"saved on {keras.backend.backend()}:  accuracy {model.evaluate(images / 16, labels, verbose=0)[1]:.4f}")
+accuracy = model.evaluate(images / 16, labels, verbose=0)[1]
+print(f"saved on {keras.backend.backend()}:  accuracy {accuracy:.4f}")
 """
 
 LOAD = """
@@ -49,9 +51,11 @@ images, labels = load_digits(return_X_y=True)
 model = keras.saving.load_model(sys.argv[1], safe_mode=True, compile=False)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.05), loss, metrics=["accuracy"])
-print(f"loaded on {keras.backend.backend()}: accuracy {model.evaluate(images / 16, labels, verbose=0)[1]:.4f}")
+accuracy = model.evaluate(images / 16, labels, verbose=0)[1]
+print(f"loaded on {keras.backend.backend()}: accuracy {accuracy:.4f}")
 model.fit(images / 16, labels, epochs=5, verbose=0)
-print(f"trained on {keras.backend.backend()}: accuracy {model.evaluate(images / 16, labels, verbose=0)[1]:.4f}")
+accuracy = model.evaluate(images / 16, labels, verbose=0)[1]
+print(f"trained on {keras.backend.backend()}: accuracy {accuracy:.4f}")
 print("'bump' is registered here:", "bump" in xg.rules())
 print(xg.show(model.layers[0].activation.rule))
 """

@@ -51,7 +51,9 @@ class ReplaceGrad(Function):
 
 
 class ClampWithGrad(Function):
-    """The gradient passes where it is not negative along the way back: a mask in the place of a product."""
+    """The gradient passes where it is not negative along the way back: a mask in the place of a
+    product.
+    """
 
     @staticmethod
     def forward(ctx: Any, input: Any, min: Any, max: Any) -> Any:

@@ -1,7 +1,8 @@
 """What every test can ask for: a framework to run on, and the same four verbs on each of them.
 
-Options, markers and the choice of backends are those of `multigrad.testing.plugin`. The conformance suite reaches a
-framework through our backend alone; here it is reached as its users reach it, so that neither vouches for itself.
+Options, markers and the choice of backends are those of `multigrad.testing.plugin`. The conformance
+suite reaches a framework through our backend alone; here it is reached as its users reach it, so
+that neither vouches for itself.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pytest
+
+import multigrad as xg
 
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
@@ -39,7 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--once",
         action="store_true",
-        help="leave out what runs elsewhere: an environment without a framework has the tests that need none, one "
+        help="leave out what runs elsewhere: an environment without a framework has the tests that "
+        "need none, one "
         "with a framework those that need it alone, one with several those that need more than one",
     )
 
@@ -47,27 +51,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "anywhere: the test does more where more is installed; it runs where no framework is, and where all are",
+        "anywhere: the test does more where more is installed; it runs where no framework is, and "
+        "where all are",
     )
 
 
 def frameworks_of(item: pytest.Item) -> set[str]:
-    """Return the frameworks, Keras among them, without which a test cannot run."""
+    """Return the frameworks, Keras among them, without which a test cannot run.
+
+    `backend`, and in the Keras tests `guest` and `reader`, are what it runs on.
+    """
     named = {name for mark in item.iter_markers("needs") for name in mark.args}
-    return (named | {backend_of(item)}) & {*FRAMEWORKS, "keras"}
-
-
-def backend_of(item: pytest.Item) -> str:
-    """Return the name of the backend that a test runs on, "" where it takes none."""
+    if "keras" in named:
+        named.add(os.environ.get("KERAS_BACKEND", ""))
     spec = getattr(item, "callspec", None)
-    return "" if spec is None else str(spec.params.get("backend", ""))
+    given = {} if spec is None else spec.params
+    named |= {str(given.get(role)) for role in ("backend", "guest", "reader")}
+    return named & {*FRAMEWORKS, "keras"}
 
 
 def belongs(item: pytest.Item, asked: set[str], beside_keras: bool) -> bool:
     """Return whether a test belongs to the environment that has these frameworks."""
     needed = frameworks_of(item)
-    if item.get_closest_marker("beside_numpy") and backend_of(item) == "numpy":
-        return False
     if item.get_closest_marker("anywhere"):
         return len(asked) > 1 or not (needed or asked or beside_keras)
     if len(asked) > 1:
@@ -108,7 +113,9 @@ class NumpyBackend:
         return np.asarray(y), np.asarray(pullback(cotangent))
 
     def precision(self, dtype: Any) -> AbstractContextManager[Any]:
-        """Enter the mode that keeps `dtype` (JAX needs one for 64 bits; `vjp` enters it by itself)."""
+        """Enter the mode that keeps `dtype` (JAX needs one for 64 bits; `vjp` enters it by
+        itself).
+        """
         return nullcontext()
 
 
@@ -203,6 +210,14 @@ BACKENDS: dict[str, NumpyBackend] = {
 def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
     return BACKENDS.get(request.param) or BackendUnderTest(request.param)
+
+
+@pytest.fixture
+def captured() -> Iterator[Callable[..., xg.Rule]]:
+    """Make a rule that must be captured."""
+    yield lambda function: xg.register("under test", override=True, native=False)(function)
+    if "under test" in xg.rules():
+        xg.unregister("under test")
 
 
 @pytest.fixture

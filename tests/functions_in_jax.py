@@ -1,4 +1,5 @@
-"""Functions with gradients of their own as JAX users write them; each must run everywhere as it stands.
+"""Functions with gradients of their own as JAX users write them; each must run everywhere as it
+stands.
 
 Run on JAX's arrays as it is, each is its own oracle (see test_from_custom_vjp.py).
 """
@@ -13,7 +14,7 @@ from jax import lax, nn
 from jax.numpy import clip as limit
 
 
-# --- a static argument -------------------------------------------------------------------------------------------
+# --- a static argument ----------------------------------------------------------------------------
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def clip_gradient(x, bound):
     """Identity whose gradient is limited to [-bound, bound]."""
@@ -59,7 +60,7 @@ def _softmax_bwd(axis, y, g):
 softmax.defvjp(_softmax_fwd, _softmax_bwd)
 
 
-# --- one input ---------------------------------------------------------------------------------------------------
+# --- one input ------------------------------------------------------------------------------------
 @jax.custom_vjp
 def safe_norm(x):
     """The Euclidean norm, whose gradient is zero at zero."""
@@ -114,7 +115,7 @@ def _surrogate(x, slope=10.0):
 spike.__wrapped__.defvjp(lambda x: (spike(x), x), lambda x, g: (g * _surrogate(x),))
 
 
-# --- several inputs and outputs ----------------------------------------------------------------------------------
+# --- several inputs and outputs -------------------------------------------------------------------
 @jax.custom_vjp
 def scale_and_shift(x, scale, shift):
     return x * scale + shift, scale
@@ -252,7 +253,7 @@ def with_pullback(x, y):
     return jnp.maximum(x, y), pull
 
 
-# --- what substitution cannot see through ------------------------------------------------------------------------
+# --- what substitution cannot see through ---------------------------------------------------------
 @jax.custom_vjp
 def sum_of_rows(x):
     return jax.vmap(lambda row: jnp.sum(row * row))(x)
@@ -263,7 +264,7 @@ sum_of_rows.defvjp(
 )
 
 
-# --- one inside the other ----------------------------------------------------------------------------------------
+# --- one inside the other -------------------------------------------------------------------------
 @jax.custom_vjp
 def quantize(x):
     return round_through(x * 4.0) / 4.0

@@ -117,7 +117,8 @@ def tree(x: Tensor, w: Tensor) -> dict[str, Tensor]:
     return {"a": x, "b": w}
 
 
-# The function, what makes its arguments of two tensors, and whether every op in it is exact to the last bit.
+# The function, what makes its arguments of two tensors, and whether every op in it is exact to the
+# last bit.
 CASES: dict[str, tuple[Callable[..., tuple[Any, ...]], bool]] = {
     "log1pexp": (lambda x, w: (x,), False),
     "clip_gradient_by_norm": (lambda x, w: (x,), False),

@@ -1,4 +1,6 @@
-"""A user's own module of helpers written in `jax.numpy`, as rules import them (see test_capture_routes.py)."""
+"""A user's own module of helpers written in `jax.numpy`, as rules import them (see
+test_capture_routes.py).
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""Hosts and guests of the tests of bridges: each host runs a function eagerly and compiled, forward and backward."""
+"""Hosts and guests of the tests of bridges: each host runs a function eagerly and compiled, forward
+and backward.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from multigrad.lowering.backend import load_backend
+from multigrad.backend.discovery import load_backend
 
 from .conftest import BACKENDS
 
@@ -48,7 +50,7 @@ def pull(
 def _pull_in_torch(f: Any, x: Array, cotangent: Array) -> tuple[Array, Array]:
     import torch
 
-    unread = load_backend("torch").opaque
+    unread = load_backend("torch").compiler.opaque
     assert unread is not None
     bridged = unread(f)
 

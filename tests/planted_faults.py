@@ -1,4 +1,6 @@
-"""Faults of capture, planted on purpose: what a graph may get wrong, done to graphs that are right."""
+"""Faults of capture, planted on purpose: what a graph may get wrong, done to graphs that are
+right.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from multigrad.ir.graph import Graph, Node, make_node
-from multigrad.ir.ops import CONST
-from multigrad.ir.passes import substitute
 from multigrad.ir.types import FLOAT_SCALAR
-from multigrad.verification.bounds import run_bounded
+from multigrad.ops import CONST
+from multigrad.passes.simplify import substitute
+from multigrad.proof.bounded import run_bounded
 
 Fault = Callable[[Graph], Iterator[dict[Node, Node]]]
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "xor", "eq", "ne"})
@@ -21,7 +23,7 @@ COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "and", "or", "xor",
 
 def drop_a_node(graph: Graph) -> Iterator[dict[Node, Node]]:
     """A step is forgotten: its operand goes on in its place."""
-    for node in graph.nodes():
+    for node in graph.nodes:
         for operand in node.operands:
             if operand.type == node.type and node.op is not CONST:
                 yield {node: operand}
@@ -29,7 +31,7 @@ def drop_a_node(graph: Graph) -> Iterator[dict[Node, Node]]:
 
 def swap_operands(graph: Graph) -> Iterator[dict[Node, Node]]:
     """`a - b` is read as `b - a`, `where(c, a, b)` as `where(c, b, a)`."""
-    for node in graph.nodes():
+    for node in graph.nodes:
         if len(node.operands) < 2 or node.op.name in COMMUTATIVE:
             continue
         *first, a, b = node.operands
@@ -40,7 +42,7 @@ def swap_operands(graph: Graph) -> Iterator[dict[Node, Node]]:
 
 def change_an_attribute(graph: Graph) -> Iterator[dict[Node, Node]]:
     """A default of another library: n for n - 1, another axis, another slope."""
-    for node in graph.nodes():
+    for node in graph.nodes:
         for name, value in node.attrs:
             if node.operands and type(value) in (int, float) and name != "value":
                 attrs = {**dict(node.attrs), name: value + 1}
@@ -49,7 +51,7 @@ def change_an_attribute(graph: Graph) -> Iterator[dict[Node, Node]]:
 
 def ignore_a_number(graph: Graph) -> Iterator[dict[Node, Node]]:
     """An argument, or a number that was written, is not read."""
-    for node in graph.nodes():
+    for node in graph.nodes:
         is_number = node.type.kind == "scalar" and node.type.dtype == "float"
         if is_number and not node.operands:
             yield {node: make_node(CONST, (), {"value": 0.8125}, FLOAT_SCALAR)}
@@ -59,7 +61,8 @@ FAULTS: tuple[Fault, ...] = (drop_a_node, swap_operands, change_an_attribute, ig
 
 
 def plant(graph: Graph, seed: int) -> Graph:
-    """Return a graph that computes something else, by the first fault of a shuffled list that shows.
+    """Return a graph that computes something else, by the first fault of a shuffled list that
+    shows.
 
     Raises:
         LookupError: no fault changes its results.

@@ -1,4 +1,5 @@
-"""Rules in `jax.numpy` that substitution cannot see through, and jax can trace: their jaxpr is imported.
+"""Rules in `jax.numpy` that substitution cannot see through, and jax can trace: their jaxpr is
+imported.
 
 Run on JAX's arrays as it is, each is its own oracle (see test_capture_routes.py).
 """

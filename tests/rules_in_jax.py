@@ -197,6 +197,7 @@ def masked_reductions(ctx, grad_out, tin):
 
 def running_sums(ctx, grad_out, tin):
     back = lax.cumsum(grad_out, axis=1, reverse=True)
+    back = back + lax.cumlogsumexp(tin, axis=1, reverse=True)
     return back + jnp.cumsum(tin, axis=0) + lax.cummax(tin, axis=1)
 
 

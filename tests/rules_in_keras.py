@@ -1,6 +1,7 @@
 """Rules as Keras users write them: every way to reach `keras.ops`, and what is Keras's own.
 
-Each is run on every backend and compared with itself on Keras's tensors. Names that begin with "_" are helpers.
+Each is run on every backend and compared with itself on Keras's tensors. Names that begin with "_"
+are helpers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Rules as TensorFlow users write them; every function here is a rule that must be captured as it stands.
+"""Rules as TensorFlow users write them; every function here is a rule that must be captured as it
+stands.
 
 Run on tensors as it is, each is its own oracle (see test_capture_tensorflow.py).
 """

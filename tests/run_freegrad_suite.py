@@ -1,7 +1,9 @@
-"""Run FreeGrad's own test suite with `freegrad` replaced by `multigrad`: what its users wrote must go on working.
+"""Run FreeGrad's own test suite with `freegrad` replaced by `multigrad`: what its users wrote must
+go on working.
 
-The tests come from FreeGrad's source distribution, fetched into a folder outside the sources; no part of them
-is kept in the project. Usage: `python tests/run_freegrad_suite.py [FOLDER]` (a temporary one by default).
+The tests come from FreeGrad's source distribution, fetched into a folder outside the sources; no
+part of them is kept in the project. Usage: `python tests/run_freegrad_suite.py [FOLDER]` (a
+temporary one by default).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ def download(folder: Path) -> Path:
 
 
 def read_tests(archive: Path) -> dict[str, str]:
-    """Read the regular `.py` files directly under the archive's `tests` folder: file name -> text."""
+    """Read the regular `.py` files directly under the archive's `tests` folder: file name ->
+    text.
+    """
     texts: dict[str, str] = {}
     with tarfile.open(archive) as tar:
         for member in tar:

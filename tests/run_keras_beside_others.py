@@ -1,6 +1,7 @@
-"""Run those Keras tests in which frameworks meet, once for each backend of Keras, which it fixes when it is imported.
+"""Run those Keras tests in which frameworks meet, once for each backend of Keras, which it fixes
+when it is imported.
 
-What meets NumPy alone is left to the environment that has one framework.
+What needs no other framework than Keras's own is left to the environments that have one.
 
 All frameworks must be installed. Usage: `python tests/run_keras_beside_others.py [PYTEST OPTIONS]`
 """
@@ -15,14 +16,14 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent / "keras"
 LAYERS = ("test_bridged_layers_keras.py", "test_custom_gradient_keras.py")
 FILES = {
-    "tensorflow": (*LAYERS, "test_saving_across_keras.py"),  # runs Keras on each backend by itself
-    "jax": (
-        *LAYERS,
-        "test_export_keras.py",
-        "test_functions_keras.py",
-    ),  # it exports with TensorFlow
+    # The last of them runs Keras on each backend by itself.
+    "tensorflow": (*LAYERS, "test_saving_across_keras.py"),
+    # It exports with TensorFlow.
+    "jax": (*LAYERS, "test_export_keras.py", "test_functions_keras.py"),
     "torch": LAYERS,
 }
+WORKERS = ("-n", "2", "--dist", "worksteal")
+ONCE = ("--once", "--require=keras", "--backends=torch,jax,tensorflow")
 
 
 def main(options: list[str]) -> int:
@@ -31,9 +32,8 @@ def main(options: list[str]) -> int:
     for backend, names in FILES.items():
         print(f"--- Keras on {backend}", flush=True)
         files = [str(TESTS / name) for name in names]
-        command = ["pytest", "-n", "2", "-k", "not numpy", "--require=keras,torch,jax,tensorflow"]
         result = subprocess.run(
-            [*command, *options, *files],
+            ["pytest", *WORKERS, *ONCE, *options, *files],
             env={**os.environ, "KERAS_BACKEND": backend},
             check=False,
         )

@@ -1,4 +1,6 @@
-"""The eleven activations: their values, their true derivatives, and the gradients frameworks have for them."""
+"""The eleven activations: their values, their true derivatives, and the gradients frameworks have
+for them.
+"""
 
 from __future__ import annotations
 

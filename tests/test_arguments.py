@@ -71,7 +71,7 @@ def test_a_class_takes_a_number_of_numpys() -> None:
     torch.testing.assert_close(x.grad, torch.full((3,), -float(alpha)))
 
 
-# --- gradients that would be lost -------------------------------------------------------------------
+# --- gradients that would be lost -----------------------------------------------------------------
 @dataclasses.dataclass
 class Params:
     """A dataclass that no tree library knows."""
@@ -138,7 +138,7 @@ def test_nested_gradients_for_a_dict_are_matched_by_name(backend: Any) -> None:
     np.testing.assert_array_equal(backend.numpy(found["b"]), np.full_like(X, 7.0))
 
 
-# --- methods ------------------------------------------------------------------------------------------
+# --- methods --------------------------------------------------------------------------------------
 class Scale:
     """Objects whose method has a gradient of its own."""
 

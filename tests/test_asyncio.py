@@ -1,4 +1,6 @@
-"""`use` in asyncio and in copied contexts: a rule belongs to the task that put it in force, and to those it starts."""
+"""`use` in asyncio and in copied contexts: a rule belongs to the task that put it in force, and to
+those it starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Backends: what is listed, what a missing one says, and a stranger's backend found by its entry point."""
+"""Backends: what is listed, what a missing one says, and a stranger's backend found by its entry
+point.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def run_python(code: str, folder: Path) -> str:
     return done.stdout
 
 
-# --- ours --------------------------------------------------------------------------------------------------------
+# --- ours -----------------------------------------------------------------------------------------
 
 
 def test_rows_are_ours_numpy_first() -> None:
@@ -112,10 +114,12 @@ def test_framework_that_is_broken_shows_its_own_error(tmp_path: Path) -> None:
     assert "ModuleNotFoundError No module named 'a_library_that_is_missing'" in output
 
 
-# --- a stranger's -----------------------------------------------------------------------------------------------------
+# --- a stranger's ---------------------------------------------------------------------------------
 
 FRAMEWORK = '''
-"""A framework as small as one can be: an array, and the function that pulls a gradient back through it."""
+"""A framework as small as one can be: an array, and the function that pulls a gradient back
+through it.
+"""
 
 __version__ = "3.1"
 
@@ -133,10 +137,7 @@ import numpy as np
 import toyarray
 from toyarray import Array
 
-from multigrad import random
-from multigrad.ir import ops
-from multigrad.ir.meaning import as_numpy_dtype
-from multigrad.lowering.backend import Backend
+from multigrad.backend import Autodiff, Backend, Kernels, Tensors, as_numpy_dtype, ops
 
 
 def unwrap(value):
@@ -172,16 +173,9 @@ def finish(namespace, lowering):
     return function
 
 
-def attach_native(forward, backward, name):
-    def function(tin, values):
-        pull = lambda grad_out: backward(None, grad_out, tin, values)
-        return Array(forward(tin).values, pull)
-
-    return function
-
-
-def attach_function(run, tensors, name):
-    return run(*tensors)[0]
+def attach(run, tensors, name):
+    (output,), pull, _ = run(*tensors)
+    return (Array(output.values, lambda grad_out: pull(grad_out)[0]),)
 
 
 def call(native, lowering):
@@ -189,24 +183,13 @@ def call(native, lowering):
 
 
 backend = Backend(
-    name="toyarray",
-    module="toyarray",
-    distribution="toyarray",
-    tensor_types=lambda: (Array,),
-    ops={op: lift(op.numpy) for op in ops.CALLABLE_OPS if op is not ops.ERF},
-    unsupported={ops.ERF: "toyarray has no special functions"},
-    dtype=as_numpy_dtype,
-    render=render,
-    finish=finish,
-    attach_native=attach_native,
-    attach_function=attach_function,
-    call=call,
-    draw_key=random.draw_key,
-    key_pair=random.key_pair,
-    fold_in=random.fold_in,
-    is_traced=lambda value: False,
-    to_numpy=unwrap,
-    from_numpy=Array,
+    "toyarray",
+    Tensors((Array,), as_numpy_dtype, unwrap, Array),
+    Kernels(
+        {op: lift(op.numpy) for op in ops.CALLABLE_OPS if op is not ops.ERF},
+        {ops.ERF: "toyarray has no special functions"},
+    ),
+    Autodiff(render, finish, call, attach),
 )
 """
 
@@ -225,18 +208,19 @@ class Point:
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The stranger's framework, installed beside its backend."""
-    from multigrad.lowering import backend
+    from multigrad.backend import discovery
 
     (tmp_path / "toyarray.py").write_text(FRAMEWORK)
     (tmp_path / "multigrad_toyarray.py").write_text(BACKEND)
     monkeypatch.syspath_prepend(tmp_path)
-    backend.entry_points()
-    monkeypatch.setitem(backend._points, "toyarray", Point())
+    discovery.entry_points()
+    monkeypatch.setitem(discovery._points, "toyarray", Point())
     import toyarray  # type: ignore[import-not-found]
 
     yield toyarray
-    backend._loaded.pop("toyarray", None)
-    backend._owners.pop(toyarray.Array, None)
+    discovery._loaded.pop("toyarray", None)
+    discovery._owners.pop(toyarray.Array, None)
+    discovery.READERS.pop(toyarray.Array, None)
     for name in ("toyarray", "multigrad_toyarray"):
         sys.modules.pop(name, None)
 

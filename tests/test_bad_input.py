@@ -1,4 +1,6 @@
-"""Wrong words, wrong tensors: what was given, what was expected, what to type; never a raw error from inside."""
+"""Wrong words, wrong tensors: what was given, what was expected, what to type; never a raw error
+from inside.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ ACTIVATIONS = [
 ]  # fmt: skip
 
 
-# --- words -------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -161,7 +163,7 @@ def test_unknown_backend(ask: Callable[[str], Any]) -> None:
     assert isinstance(raised.value, ImportError)
 
 
-# --- tensors -------------------------------------------------------------------------------------------------
+# --- tensors --------------------------------------------------------------------------------------
 
 FOREIGN = [[1.0, 2.0], (1.0,), "x", 3.0, None, object(), {"a": 1}]
 
@@ -256,7 +258,7 @@ def test_torch_module_on_integers_and_complex_numbers() -> None:
             module(torch.ones(3, dtype=dtype))
 
 
-# --- two frameworks, two devices -------------------------------------------------------------------------------
+# --- two frameworks, two devices ------------------------------------------------------------------
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
@@ -333,7 +335,7 @@ def test_tensors_on_one_other_device_are_taken() -> None:
     assert xg.get("scale")(None, away.detach(), None, s=2.0).shape == X.shape
 
 
-# --- what a backend lacks ------------------------------------------------------------------------------------------
+# --- what a backend lacks -------------------------------------------------------------------------
 
 
 def windowed(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
@@ -347,12 +349,12 @@ def windowed_in_half(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 @pytest.fixture
 def lacks_erf_in_half(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Give a backend without erf for float16; a rule of its own for each test, since code is kept."""
-    from multigrad.ir import ops
-    from multigrad.lowering.backend import load_backend
+    """Give a backend without erf for float16; each test has its own rule, since code is kept."""
+    from multigrad import ops
+    from multigrad.backend.discovery import load_backend
 
     native = load_backend(backend.name)
-    monkeypatch.setitem(native.unsupported, ops.ERF, {"float16": "no CPU kernel"})  # type: ignore[index]
+    monkeypatch.setitem(native.kernels.unsupported, ops.ERF, {"float16": "no CPU kernel"})
     yield backend
     for name in {"windowed", "half"} & set(xg.rules()):
         xg.unregister(name)

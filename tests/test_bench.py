@@ -16,6 +16,8 @@ import pytest
 
 import multigrad as xg
 
+from .harness.hidden import run_without
+
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CASES = [
     ("Heaviside", "triangular"),
@@ -46,35 +48,11 @@ def bench_command(*words: object) -> list[str]:
     return [sys.executable, "-m", "multigrad.cli", "bench", *map(str, words)]
 
 
-HIDE = """
-import sys
-
-class Hiding:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, path=None, target=None):
-        hidden = name.partition(".")[0] in HIDDEN
-        return None if hidden else self.finder.find_spec(name, path, target)
-
-sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
-from multigrad.cli import main
-main()
-"""
-
-
-def run_bench_without(modules: list[str], *words: object) -> subprocess.CompletedProcess[str]:
-    """Run the command where these modules seem not to be installed."""
-    command = [sys.executable, "-c", f"HIDDEN = {modules!r}{HIDE}", "bench", *map(str, words)]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-# --- the command -----------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_help_shows_an_example() -> None:
@@ -157,7 +135,7 @@ def test_a_wrong_option_is_an_error_before_anything_is_measured(
 
 
 def test_a_framework_that_is_not_installed_names_its_install_line() -> None:
-    result = run_bench_without(["jax"], "--quick", "--backends", "jax")
+    result = run_without(["jax"], "bench", "--quick", "--backends", "jax")
     assert result.returncode == 2
     assert "pip install 'multigrad-rules[jax]'" in result.stderr
 
@@ -183,7 +161,7 @@ def test_a_broken_framework_does_not_cost_the_others_their_figures(
 
 
 def test_show_prints_every_rival_without_a_framework() -> None:
-    result = run_bench_without(["torch", "jax", "tensorflow"], "--show")
+    result = run_without(["torch", "jax", "tensorflow"], "bench", "--show")
     assert result.returncode == 0, result.stderr
     for name in ("numpy", "torch", "jax", "tensorflow"):
         text = (Path(xg.__file__).parent / "bench" / "rivals" / f"in_{name}.py").read_text()
@@ -199,7 +177,7 @@ def test_show_takes_the_names_of_frameworks() -> None:
     assert "did you mean 'torch'" in invoke_bench("--show", "--backends", "torhc").output
 
 
-# --- the files -------------------------------------------------------------------------------------------
+# --- the files ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -341,13 +319,13 @@ def test_plot_refuses_an_ending_that_it_cannot_draw(tmp_path: Path) -> None:
 
 def test_plot_without_matplotlib_names_the_install_line_first(tmp_path: Path) -> None:
     words = (*ALONE, "--plot", tmp_path / "bench.png")
-    result = run_bench_without(["matplotlib"], *words)
+    result = run_without(["matplotlib"], "bench", *words)
     assert result.returncode == 2
     assert "pip install 'multigrad-rules[plot]'" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-# --- threads and interrupts ------------------------------------------------------------------------------
+# --- threads and interrupts -----------------------------------------------------------------------
 
 
 def test_both_numbers_of_threads_are_measured_in_their_own_processes(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""What `multigrad bench` says of bridges and of Keras layers: the right rows, rivals with the right numbers, files."""
+"""What `multigrad bench` says of bridges and of Keras layers: the right rows, rivals with the right
+numbers, files.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def make_contest(part: str = "bridges", size: int = 1_000_000) -> Any:
     return Contest(part, "torch", STEP, size, 1, timings, ratios)
 
 
-# --- bridges ---------------------------------------------------------------------------------------------
+# --- bridges --------------------------------------------------------------------------------------
 
 
 @every_host
@@ -105,9 +107,9 @@ def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
 def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> None:
     from functools import partial
 
-    from multigrad.activation import Activation
     from multigrad.bench.bridges import run_in
     from multigrad.bench.harness import load, make_values
+    from multigrad.in_force.activation import Activation
 
     harness = load(host)
     x, grad_out = make_values(500)
@@ -119,7 +121,7 @@ def test_a_bridged_contender_gives_the_numbers_of_the_native_one(host: str) -> N
     np.testing.assert_allclose(harness.to_numpy(gradient), expected, rtol=1e-6, atol=1e-7)
 
 
-# --- Keras -----------------------------------------------------------------------------------------------
+# --- Keras ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("keras")
@@ -156,7 +158,7 @@ def test_a_process_that_fails_says_what_it_said_last() -> None:
         measure_fits("no_such_framework", [], 1, Effort(**FEW), {})
 
 
-# --- the command -----------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_numpy_alone_has_neither_bridges_nor_keras(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_show_prints_the_layer_written_by_hand() -> None:
     assert "class Step(keras.layers.Layer)" in output
 
 
-# --- tables and files ------------------------------------------------------------------------------------
+# --- tables and files -----------------------------------------------------------------------------
 
 
 def test_tables_show_native_time_ratio_and_target() -> None:

@@ -1,4 +1,6 @@
-"""What the bench measures with: rivals that deserve the name, rounds that are fair, bytes that are seen."""
+"""What the bench measures with: rivals that deserve the name, rounds that are fair, bytes that are
+seen.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def make_values(size: int) -> tuple[Any, Any]:
     return x, grad_out
 
 
-# --- the rivals ------------------------------------------------------------------------------------------
+# --- the rivals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [64, 200_000])
@@ -129,7 +131,7 @@ def test_kept_bytes_are_those_of_the_input_or_of_a_mask(
     assert kept["hand-written"] == written * 1000
 
 
-# --- the time --------------------------------------------------------------------------------------------
+# --- the time -------------------------------------------------------------------------------------
 
 
 def test_contenders_take_turns_and_each_round_begins_with_another() -> None:
@@ -176,7 +178,7 @@ def test_quartiles_and_ratios_come_from_the_rounds() -> None:
     assert race.subtract("ours", "theirs") == (2.0, 3.0, 4.0)
 
 
-# --- the overheads ---------------------------------------------------------------------------------------
+# --- the overheads --------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("torch", "freegrad")

@@ -1,7 +1,8 @@
-"""An activation of one framework inside of another: the same numbers, the same draws, and memory that is safe.
+"""An activation of one framework inside of another: the same numbers, the same draws, and memory
+that is safe.
 
-What each host adds (compilers, transforms, derivatives of derivatives) is in test_bridges_<host>.py; Functions are in
-test_bridges_functions.py.
+What each host adds (compilers, transforms, derivatives of derivatives) is in
+test_bridges_<host>.py; Functions are in test_bridges_functions.py.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import borrow, lend
 from multigrad.bridging import call_activation
-from multigrad.bridging.activations import find_straight, make_foreign
+from multigrad.bridging.functions import find_plain_functions, make_foreign
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
-from multigrad.forwards import find_forward
-from multigrad.lowering.backend import load_backend
-from multigrad.lowering.lent import borrow, lend
+from multigrad.lowering.forwards import find_forward
+from multigrad.recipes.examples import capture_example
 
 from .conftest import BACKENDS
 from .hosts_and_guests import both_modes, every_host, every_pair, pull
@@ -61,7 +63,9 @@ def data(dtype: Any = np.float32, shape: tuple[int, ...] = (5, 7)) -> tuple[Arra
 
 
 def assert_same(found: Array, expected: Array) -> None:
-    """Check that numbers are the same: within 4 eps of the largest one; their dtype and shape too."""
+    """Check that numbers are the same: within 4 eps of the largest one; their dtype and shape
+    too.
+    """
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     wide = expected.astype(np.float64)
     bound = 4 * float(ml_dtypes.finfo(expected.dtype).eps) * max(1.0, np.abs(wide).max(initial=0.0))
@@ -219,7 +223,7 @@ def test_what_a_native_rule_writes_to_is_its_own(host: str, guest: str) -> None:
         xg.unregister(f"overwriting_{host}_{guest}")
 
 
-# --- memory ----------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 def address(tensor: Tensor) -> int:
@@ -305,10 +309,12 @@ def test_captured_code_writes_to_nothing_of_the_host(host: str, guest: str, rule
     x, cotangent = (BACKENDS[host].array(each) for each in data())
     lent = [lend(load_backend(host), each) for each in (x, cotangent)]
     assert application is not None
-    family, values = application.spec.family, application.spec.values
-    straight, _ = find_straight(family, load_backend(guest), act.forward, x, values)
-    foreign = make_foreign(family, load_backend(guest), act.forward, values, straight)
-    if straight is not None and straight.is_random:
+    function = xg.get(rule).under(act.forward.name)
+    leaves = (x, *application.bound_rule.values)
+    variant = capture_example(function, *leaves)
+    plain_functions = find_plain_functions(function, variant, load_backend(guest))
+    foreign = make_foreign(function, variant, plain_functions, load_backend(guest), leaves)
+    if plain_functions.is_random:
         lent.insert(1, lend(load_backend("numpy"), np.array([1, 2], np.uint32)))
     foreign.run(lent[:-1])
     _, pull_back = foreign.record(lent[:-1])
@@ -334,7 +340,7 @@ def test_threads_do_not_meet(host: str, guest: str) -> None:
         assert all(pool.map(work, range(6)))
 
 
-# --- bad input -------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @every_host

@@ -129,7 +129,7 @@ def test_64_bits_stay_64_bits(host: str, guest: str) -> None:
         np.testing.assert_array_equal(pull(host, f, x, x, compiled=False)[1], x * 5)
 
 
-# --- as it is --------------------------------------------------------------------------------------------
+# --- as it is -------------------------------------------------------------------------------------
 
 
 def clamp_with_grad() -> Function:

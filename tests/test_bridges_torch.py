@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.discovery import load_backend
 from multigrad.bridging import call_activation, call_function
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.lowering.backend import load_backend
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -101,7 +101,7 @@ def test_a_retained_graph_is_pulled_twice(guest: str) -> None:
 
 @every_guest
 def test_compiled_code_calls_the_guest(guest: str) -> None:
-    unread = load_backend("torch").opaque
+    unread = load_backend("torch").compiler.opaque
     assert unread is not None
     act = unread(bridged(guest, "Heaviside", "triangular"))
     linear = torch.nn.Linear(3, 5)

@@ -16,10 +16,12 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted(
     path
     for pattern in (
-        "backends/*/capture*.py", "multigrad/capture/*.py", "multigrad/keras/dialect*.py",
+        "backends/*/capture*.py",
+        "multigrad/capture/*.py",
+        "multigrad/keras/dialect*.py",
     )
     for path in ROOT.glob(pattern)
-)  # fmt: skip
+)
 
 # Arguments that may go unread, and why they change no value.
 PLACES = "where a tensor lies, and how: a rule stays where its input is"
@@ -37,7 +39,8 @@ UNREAD: dict[str, str] = {
     "promote_integers": EXACT, "out_type": EXACT, "shift": EXACT, "sparse": EXACT, "ragged": EXACT,
     "stable": ORDER, "is_stable": ORDER, "kind": ORDER, "sorted": ORDER, "index_type": ORDER,
     "inplace": WRITTEN, "out": WRITTEN,
-    "conjugate": "the tensors of a rule are real", "num": "the number of parts is that of the sizes",
+    "conjugate": "the tensors of a rule are real",
+    "num": "the number of parts is that of the sizes",
     "api_version": "there is one",
 }  # fmt: skip
 # The same of one function; "*" for what refuses all calls.
@@ -70,7 +73,9 @@ def unread(function: ast.FunctionDef) -> list[str]:
 
 
 def refuses_all(function: ast.FunctionDef) -> bool:
-    """Return whether a function does nothing but raise, or has a signature that others prescribe."""
+    """Return whether a function does nothing but raise, or has a signature that others
+    prescribe.
+    """
     body = [
         n
         for n in function.body
@@ -85,9 +90,10 @@ def test_no_captured_function_forgets_an_argument() -> None:
         for path, function in functions()
         if not refuses_all(function)
         for name in unread(function)
-        if name not in UNREAD and (function.name, name) not in UNREAD_BY
+        if name not in UNREAD
+        and (function.name, name) not in UNREAD_BY
         and function.name not in ("set_shape", "is_tensor", "is_keras_tensor")
-    ]  # fmt: skip
+    ]
     assert not forgotten
 
 
@@ -126,7 +132,7 @@ REFUSED: dict[str, Any] = {
     "a ufunc's dtype": lambda a: np.add(a, 1, dtype=np.float16),
     "a mode of take": lambda a: np.take(a, [9], mode="clip"),
     "several quantiles": lambda a: np.quantile(a, [0.1, 0.5]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,4 +1,6 @@
-"""Array functions as rules write them in torch, NumPy and the Array API: what is recorded means the same there."""
+"""Array functions as rules write them in torch, NumPy and the Array API: what is recorded means the
+same there.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,7 @@ TORCH: dict[str, Rule] = {
     "F.softmin": lambda c, g, x: F.softmin(x, dim=1) * g,
     "logsumexp": lambda c, g, x: g / torch.logsumexp(x, 1, keepdim=True),
     "prod": lambda c, g, x: g * torch.prod(x, 1, keepdim=True) + x.prod(),
+    "logcumsumexp": lambda c, g, x: torch.logcumsumexp(g, 0) + torch.logcumsumexp(x, dim=-1),
     "cumsum, cumprod": lambda c, g, x: torch.cumsum(g, 0) + x.cumprod(dim=-1),
     "cummax": lambda c, g, x: torch.cummax(g, 1).values + x.cummin(0)[0],
     "sort": lambda c, g, x: torch.sort(g, dim=1, descending=True).values + x.sort(0).values,
@@ -49,13 +52,17 @@ TORCH: dict[str, Rule] = {
     "linalg.norm along a dim": lambda c, g, x: g / torch.linalg.norm(x, 1, dim=0, keepdim=True),
     "matmul": lambda c, g, x: g @ x.t() @ x,
     "mm and transpose": lambda c, g, x: torch.mm(torch.mm(g, x.transpose(0, 1)), x),
-    "matmul with a constant": lambda c, g, x: torch.matmul(g, torch.eye(4, dtype=torch.float64)) * x,
+    "matmul with a constant": lambda c, g, x: (
+        torch.matmul(g, torch.eye(4, dtype=torch.float64)) * x
+    ),
     "einsum": lambda c, g, x: torch.einsum("ij,kj,kl->il", g, x, x),
     "outer": lambda c, g, x: g + torch.outer(x[:, 0], x[0]),
     "cat": lambda c, g, x: torch.cat([g[:, :2], x[:, 2:]], dim=1),
     "stack": lambda c, g, x: torch.stack([g, x], dim=-1).sum(-1),
     "pad": lambda c, g, x: F.pad(g, (1, 0, 0, 1), value=2.0)[:-1, :-1] * x,
-    "flip, roll": lambda c, g, x: torch.flip(g, [1]) + x.roll(1, 0) + x.flip(0, 1) + torch.roll(g, (1, 2), (0, 1)),
+    "flip, roll": lambda c, g, x: (
+        torch.flip(g, [1]) + x.roll(1, 0) + x.flip(0, 1) + torch.roll(g, (1, 2), (0, 1))
+    ),
     "permute": lambda c, g, x: g.permute(1, 0).reshape(x.shape) + torch.permute(x, (1, 0)).t(),
     "reshape": lambda c, g, x: g.reshape(-1, 2).view(2, 4) * x.flatten().view_as(g),
     "reshape by lengths": lambda c, g, x: g.reshape(g.shape[0], -1) * x,
@@ -63,14 +70,19 @@ TORCH: dict[str, Rule] = {
     "movedim": lambda c, g, x: torch.movedim(g, 0, 1).swapaxes(0, -1) * x,
     "tile, repeat": lambda c, g, x: x[:, :2].repeat(1, 2) + torch.tile(g[:, :1], (1, 4)),
     "repeat_interleave": lambda c, g, x: torch.repeat_interleave(g[:, :2], 2, dim=1) * x,
-    "expand": lambda c, g, x: x[:, :1].expand(2, 4) + g[:1].expand(x.shape) + torch.broadcast_to(x[0], (2, 4)),
+    "expand": lambda c, g, x: (
+        x[:, :1].expand(2, 4) + g[:1].expand(x.shape) + torch.broadcast_to(x[0], (2, 4))
+    ),
     "tril, triu": lambda c, g, x: torch.tril(g) + x.triu(diagonal=1),
-    "index_select, narrow": lambda c, g, x: g.index_select(1, torch.tensor([3, 2, 1, 0])) + x.narrow(1, 0, 1),
+    "index_select, narrow": lambda c, g, x: (
+        g.index_select(1, torch.tensor([3, 2, 1, 0])) + x.narrow(1, 0, 1)
+    ),
     "select": lambda c, g, x: g + torch.select(x, 0, 1),
     "indexing": lambda c, g, x: g[:, 1:2] + x[..., -1:] + x[0] + g[-1, None],
     "F.glu": lambda c, g, x: g + F.glu(torch.cat([x, x], 1), dim=1),
     "dot": lambda c, g, x: g * torch.dot(x[0], g[1]),
-}  # fmt: skip
+    "numel": lambda c, g, x: g * x.shape.numel() + sum(tuple(x.shape)) * x.shape.numel(),
+}
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -91,24 +103,35 @@ NUMPY: dict[str, Rule] = {
     "quantile": lambda c, g, x: g - np.quantile(x, 0.3) - np.percentile(x, 25, axis=0),
     "count_nonzero": lambda c, g, x: g * np.count_nonzero(x > 0, axis=1, keepdims=True),
     "norm": lambda c, g, x: g / np.linalg.norm(x, 1, axis=0) / np.linalg.norm(g),
-    "transpose": lambda c, g, x: np.transpose(np.transpose(g, (1, 0))) + np.transpose(np.transpose(x)),
+    "transpose": lambda c, g, x: (
+        np.transpose(np.transpose(g, (1, 0))) + np.transpose(np.transpose(x))
+    ),
     "swapaxes, moveaxis": lambda c, g, x: np.swapaxes(np.moveaxis(g, 0, 1), 0, 1) * x,
     "reshape": lambda c, g, x: np.reshape(g, (4, -1)).reshape(x.shape) + np.ravel(x).reshape(2, 4),
-    "concatenate": lambda c, g, x: np.concatenate([g[:1], x[1:]]) + np.concatenate((g, x), axis=1)[:, 2:6],
+    "concatenate": lambda c, g, x: (
+        np.concatenate([g[:1], x[1:]]) + np.concatenate((g, x), axis=1)[:, 2:6]
+    ),
     "stack": lambda c, g, x: np.stack([g, x], axis=1)[:, 0],
-    "pad": lambda c, g, x: np.pad(g, ((0, 0), (1, 1)), constant_values=3.0)[:, :4] + np.pad(x, 1)[:2, 2:],
+    "pad": lambda c, g, x: (
+        np.pad(g, ((0, 0), (1, 1)), constant_values=3.0)[:, :4] + np.pad(x, 1)[:2, 2:]
+    ),
     "pad by one pair": lambda c, g, x: np.pad(g, (1, 0))[1:, 1:] * x,
-    "roll, flip": lambda c, g, x: np.roll(g, 1) + np.flip(x) + np.flip(g, 0) + np.roll(x, -1, axis=1),
+    "roll, flip": lambda c, g, x: (
+        np.roll(g, 1) + np.flip(x) + np.flip(g, 0) + np.roll(x, -1, axis=1)
+    ),
     "tile, repeat": lambda c, g, x: np.tile(g[:, :2], 2) + np.repeat(x[:, :2], 2, axis=1),
     "take": lambda c, g, x: np.take(g, [3, 1, 1, 0], axis=1) + np.take(x, 1, axis=0),
     "tril": lambda c, g, x: np.tril(g) + np.triu(x, 1),
-    "broadcast_to": lambda c, g, x: np.broadcast_to(x[0], (2, 4)) + np.broadcast_to(g[:, :1], x.shape),
+    "broadcast_to": lambda c, g, x: (
+        np.broadcast_to(x[0], (2, 4)) + np.broadcast_to(g[:, :1], x.shape)
+    ),
     "matmul": lambda c, g, x: np.matmul(g @ x.transpose(), x) @ np.dot(x.swapaxes(0, 1), x),
     "einsum": lambda c, g, x: np.einsum("ij,kj->ik", g, x) @ x + np.outer(g[:, 0], x[0]),
     "tensordot": lambda c, g, x: np.tensordot(g, x, axes=2) * g,
     "squeeze": lambda c, g, x: np.squeeze(g[None], axis=0) * x,
+    "new axes": lambda c, g, x: g[None, None, :].sum((0, 1)) + x[None, :, None].sum((0, 2)),
     "indexing": lambda c, g, x: g[:, ::-1] + x[..., 0, None] + x[-1],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NUMPY)

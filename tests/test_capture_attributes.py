@@ -1,4 +1,6 @@
-"""The table of attributes: each that a library's tensor has is decided on, and a symbol answers by it."""
+"""The table of attributes: each that a library's tensor has is decided on, and a symbol answers by
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.attributes import FORMS, find_row
 from multigrad.capture.classes import get_attribute
 from multigrad.capture.dialect import find_dialect, load_dialects
 from multigrad.capture.tracer import V
-from multigrad.ir.record import NeedFact, Trace
 from multigrad.ir.types import INPUT
-from multigrad.lowering.backend import load_backend
+from multigrad.tracing.trace import NeedsConcrete, Trace
 
 LIBRARIES = [
     pytest.param(name, marks=[pytest.mark.needs(name)] if name != "numpy" else [])
@@ -25,7 +27,9 @@ G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
 
 
 def symbol_of(library: str) -> tuple[Any, V]:
-    """Return a library's dialect and a symbol in a function that is written in it, with this test as the user's."""
+    """Return a library's dialect and a symbol in a function that is written in it, with this test
+    as the user's.
+    """
     load_backend(library)
     load_dialects()
     trace = Trace("asked", {}, V)
@@ -40,7 +44,7 @@ def answer_of(symbol: V, name: str) -> str:
         get_attribute(symbol, name)
     except xg.TraceError:
         return "refused"
-    except NeedFact:
+    except NeedsConcrete:
         return "fact"
     except AttributeError:
         return "absent"

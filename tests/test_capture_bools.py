@@ -1,4 +1,6 @@
-"""Arithmetic on bools: among themselves they stay bools, with numbers they are 0 and 1, as in every library."""
+"""Arithmetic on bools: among themselves they stay bools, with numbers they are 0 and 1, as in every
+library.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,19 @@ import multigrad as xg
 
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0], [0.5, 1.5, -2.0]], np.float32)
 G = np.array([[1.0, 2.0, -3.0], [-1.0, -0.5, 4.0], [0.0, -1.0, 0.5]], np.float32)
+
+
+def narrowed_in_place(m: Any, n: Any) -> Any:
+    both = m + False
+    both &= n
+    return both
+
+
+def widened_in_place(m: Any, n: Any) -> Any:
+    either = m + False
+    either |= n
+    return either
+
 
 # Each is given masks m and n; what it returns is multiplied by numbers, as a rule does.
 SHARED: dict[str, Any] = {
@@ -31,6 +46,8 @@ SHARED: dict[str, Any] = {
     "a power": lambda m, n: m**2 + n,
     "a quotient": lambda m, n: m / 2 + n,
     "the contrary": lambda m, n: ~m + n,
+    "narrowed in place": narrowed_in_place,
+    "widened in place": widened_in_place,
 }
 NUMPY: dict[str, Any] = {
     "add": lambda m, n: np.add(m, n),
@@ -55,7 +72,7 @@ NUMPY: dict[str, Any] = {
     "constant integers": lambda m, n: np.array([1, 2, 3]) + m,
     "a sum written into itself": lambda m, n: np.add(m, n, out=m),
     "cumsum": lambda m, n: np.cumsum(m, 0) + n,
-}  # fmt: skip
+}
 
 
 def torch_rules() -> dict[str, Any]:
@@ -145,10 +162,13 @@ def test_a_union_in_an_autograd_function_is_torchs() -> None:
 @pytest.mark.parametrize(
     ("function", "advice"),
     [
-        (lambda m, n: m - n, "a . b"), (lambda m, n: -m, "~x"), (lambda m, n: m // n, "Cast"),
-        (lambda m, n: m % n, "Cast"), (lambda m, n: np.sign(m), "Cast"),
+        (lambda m, n: m - n, "a . b"),
+        (lambda m, n: -m, "~x"),
+        (lambda m, n: m // n, "Cast"),
+        (lambda m, n: m % n, "Cast"),
+        (lambda m, n: np.sign(m), "Cast"),
     ],
-)  # fmt: skip
+)
 def test_what_libraries_refuse_on_bools_is_refused(function: Any, advice: str) -> None:
     with pytest.raises(xg.TraceError, match=rf"(?s)bools.*{advice}"):
         xg.function(on_masks(function), native=False)(G, X)

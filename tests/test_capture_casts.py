@@ -19,7 +19,7 @@ CASTS: dict[str, Any] = {
     "a mask": lambda x: (x > 0).half().float() + x.half().float(),
     "a scaled": lambda x: x.half().float() * 2.5,
     "by another": lambda x: x.half().type_as(x),
-}  # fmt: skip
+}
 
 
 def drawn(x: Any) -> Any:

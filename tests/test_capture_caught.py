@@ -1,4 +1,6 @@
-"""What a symbol cannot say is not hidden by the user's own `except`: the capture fails, or learns the fact."""
+"""What a symbol cannot say is not hidden by the user's own `except`: the capture fails, or learns
+the fact.
+"""
 
 # ruff: noqa: BLE001  (catching everything is what is tested)
 
@@ -182,7 +184,7 @@ def test_what_an_attribute_check_asks_of_its_own_library_is_python_s_answer(
     np.testing.assert_array_equal(registered(asks, native=False)(None, G, X), G * 3)
 
 
-# --- functions with a gradient of their own ------------------------------------------------------------------
+# --- functions with a gradient of their own -------------------------------------------------------
 
 
 def make_function(in_backward: bool) -> Any:

@@ -1,9 +1,11 @@
-"""Constant arrays in a rule: written out, closed over, global or a default; on every backend, in the input's dtype."""
+"""Constant arrays in a rule: written out, closed over, global or a default; on every backend, in
+the input's dtype.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -17,14 +19,6 @@ X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
 G = np.array([[1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
 WEIGHTS = np.array([0.1, 0.2, 0.3])  # float64
 MASK = np.array([True, False, True])
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 def run(backend: Any, rule: xg.Rule, dtype: Any = np.float32, **params: Any) -> Any:
@@ -287,16 +281,18 @@ def test_draw_of_a_shape_follows_the_key(backend: Any, captured: Callable[..., x
     assert (first >= 0).all() and (first < 1).all()
 
 
-# --- what is refused ---------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 BROADCASTS_UP = np.ones((4, 1, 1))
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "large": (lambda g: g * np.ones((257, 256)), r"shape \(257, 256\), 65792 elements.*native=True"),
+    "large": (lambda g: g * np.ones((257, 256)), (r"shape \(257, 256\), 65792 "
+                                                 r"elements.*native=True")),
     "complex number": (lambda g: g * 1j, "uses a complex number.*real and the imaginary part"),
     "complex": (lambda g: g * np.array([1j, 2j, 3j]), "dtype complex128: rules compute in"),
     "words": (lambda g: g * np.array(["a", "b", "c"]), "dtype <U1"),
     "drawn": (lambda g: g * np.random.rand(3), "another graph each time.*rand_like"),
-    "uneven": (lambda g: xp.multiply(g, [[1.0], [1.0, 2.0]]), "no array of numbers|raised ValueError"),
+    "uneven": (lambda g: xp.multiply(g, [[1.0], [1.0, 2.0]]), ("no array of numbers|raised "
+                                                              "ValueError")),
     "object": (lambda g: xp.multiply(g, object()), "uses a object, which is not captured"),
 }  # fmt: skip
 

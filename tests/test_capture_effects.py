@@ -1,4 +1,6 @@
-"""What a rule does beside its graph: draws, effects and tensors from outside. It runs as it is, or is refused."""
+"""What a rule does beside its graph: draws, effects and tensors from outside. It runs as it is, or
+is refused.
+"""
 
 # ruff: noqa: PT031
 
@@ -40,7 +42,7 @@ def copied(function: Any) -> Any:
     return made
 
 
-# --- draws -----------------------------------------------------------------------------------------------------
+# --- draws ----------------------------------------------------------------------------------------
 
 generator = np.random.default_rng(7)
 python_generator = random.Random(7)
@@ -176,7 +178,7 @@ def test_a_generator_that_is_seeded_in_the_rule_is_a_constant(registered: Any) -
     np.testing.assert_array_equal(rule(None, G, X), seeded(None, G, X))
 
 
-# --- effects ---------------------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 count = 0
 
@@ -317,7 +319,7 @@ def test_a_function_that_keeps_what_it_computes_runs_as_it_is() -> None:
     assert [type(each) for each in kept] == [np.ndarray] * 2
 
 
-# --- tensors from outside --------------------------------------------------------------------------------------
+# --- tensors from outside -------------------------------------------------------------------------
 
 
 @pytest.mark.needs("torch")

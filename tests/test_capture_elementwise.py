@@ -1,4 +1,6 @@
-"""Elementwise functions as other libraries write them: captured, each gives what its own library does."""
+"""Elementwise functions as other libraries write them: captured, each gives what its own library
+does.
+"""
 
 from __future__ import annotations
 
@@ -81,14 +83,15 @@ def test_an_unknown_ufunc_of_scipy_is_named() -> None:
         captured(rule)(None, G, X)
 
 
-# --- torch --------------------------------------------------------------------------------------------
+# --- torch ----------------------------------------------------------------------------------------
 TORCH = words(
     "tan asin arcsin acos arccos sinh cosh asinh arcsinh atanh arctanh exp2 log2 log10 deg2rad "
     "rad2deg sinc frac erfc erfinv lgamma digamma logit nan_to_num celu selu hardshrink"
 )
 PAIRS = words("floor_divide remainder fmod fmax fmin copysign hypot atan2 arctan2 logaddexp xlogy")
 SPECIAL = words(
-    "erf erfc erfinv expit logit ndtr ndtri log_ndtr gammaln digamma psi exp2 expm1 log1p sinc round"
+    "erf erfc erfinv expit logit ndtr ndtri log_ndtr gammaln digamma psi exp2 expm1 log1p sinc "
+    "round"
 )
 ACTIVATIONS = words(
     "celu selu mish hardsigmoid hardswish hardtanh hardshrink softshrink tanhshrink softsign "
@@ -119,20 +122,25 @@ def torch_functions() -> dict[str, Callable[..., Tensor]]:
         "threshold": lambda x: F.threshold(x, 0.5, 20.0),
         "hardswish of large": lambda x: F.hardswish(8.0 * x - 4.0),
         "logit(eps)": lambda x: torch.logit(x, eps=0.2),
-        # Below zero NumPy's reference has none of the higher ones, so a proof would refuse the graph.
-        "polygamma": lambda x: torch.polygamma(2, x.abs() + 0.1) + (x * x + 0.1).polygamma(3)
-        + torch.special.polygamma(4, x.abs() + 0.1),
+        # Below zero NumPy's reference has none of the higher ones, so a proof would refuse the
+        # graph.
+        "polygamma": lambda x: (
+            torch.polygamma(2, x.abs() + 0.1)
+            + (x * x + 0.1).polygamma(3)
+            + torch.special.polygamma(4, x.abs() + 0.1)
+        ),
         "xlog1py": lambda x: torch.special.xlog1py(x, 2.0 * x),
         "lerp": lambda x: torch.lerp(x, x * x, 0.3) + x.lerp(-x, x),
         "nan_to_num(1, 2)": lambda x: torch.nan_to_num(x / (x > 0.5), 1.0, 2.0),
-        "div, rounded": lambda x: torch.div(x, 0.3, rounding_mode="floor")
-        + (-x).div(0.3, rounding_mode="trunc"),
+        "div, rounded": lambda x: (
+            torch.div(x, 0.3, rounding_mode="floor") + (-x).div(0.3, rounding_mode="trunc")
+        ),
         "%": lambda x: (x - 0.5) % 0.2 + 2.0 % x,
         "//": lambda x: (x - 0.5) // 0.2 + 2.0 // x,
         "int32": lambda x: x * ((100 * x).int() & 12) + ((100 * x).to(torch.int32) << 2),
         "bits": lambda x: torch.bitwise_xor((100 * x).int(), 5) * x + (~(100 * x).int() >> 1),
         "signbit": lambda x: torch.where(torch.signbit(x - 0.5), x, 1.0),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.needs("torch")

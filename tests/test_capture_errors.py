@@ -6,7 +6,7 @@ import inspect
 import math
 import random
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,6 @@ from multigrad import xp
 
 HERE = Path(__file__).name
 ONES = np.ones((2, 3), np.float32)
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 def branches_on_a_tensor(ctx, grad_out, tin):
@@ -182,7 +174,8 @@ REFUSED: dict[Callable[..., Any], str] = {
     calls_an_unknown_function: "calls numpy's gradient, which is not captured.*xg.xp.*native=True",
     calls_an_unknown_ufunc: "calls numpy's nextafter, which is not captured",
     reduces_by_a_ufunc: "add.reduce",
-    writes_into_anothers_array: "numpy's add write into a ndarray that the rule did not get or make",
+    writes_into_anothers_array: "numpy's add write into a ndarray that the rule did not get or "
+    "make",
     uses_an_unknown_attribute: "uses .names, which is not captured",
     wants_numpy: r"calls .numpy\(\)",
     casts_to_integers: "casts to int64",

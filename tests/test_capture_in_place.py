@@ -1,8 +1,10 @@
-"""In-place updates in a rule: each means what the same line means in the library it is written in."""
+"""In-place updates in a rule: each means what the same line means in the library it is written
+in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,6 @@ import multigrad as xg
 
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, np.nan]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 # Each takes its own copies, so that running it as written leaves the inputs alone.
@@ -230,7 +224,7 @@ def test_augmented_assignment_in_jax_binds_a_new_array(
     np.testing.assert_array_equal(given, G * 3)
 
 
-# --- what is refused --------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 FOREIGN = np.zeros((2, 3), np.float32)
 

@@ -1,4 +1,6 @@
-"""Lists, arrays and masks in an index: what they pick and where they assign is what the library does on real arrays."""
+"""Lists, arrays and masks in an index: what they pick and where they assign is what the library
+does on real arrays.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ PICKED: dict[str, Any] = {
     "bools after the first axis": lambda a: a[:, [True, False, True]],
     "an array of bools": lambda a: a[:, MASK],
     "bools for two axes": lambda a: a[:, np.ones((3, 4), bool)],
-}  # fmt: skip
+}
 PLACED: dict[str, Any] = {
     "a swap": lambda a: _swap(a),
     "of two at one place the last": lambda a: _twice(a),
@@ -75,7 +77,7 @@ PLACED: dict[str, Any] = {
     "an empty list": puts((slice(None), [])),
     "added": adds((slice(None), [0, 2])),
     "added once to what is named twice": adds([0, 0]),
-}  # fmt: skip
+}
 
 
 def _swap(a: Any) -> Any:

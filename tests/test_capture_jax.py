@@ -1,10 +1,10 @@
-"""Rules written in `jax.numpy`: captured as they stand, they give JAX's numbers on every backend."""
+"""Rules written in `jax.numpy`: captured as they stand, they give JAX's numbers on every
+backend.
+"""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 import multigrad as xg
 
+from .harness.capturing import inputs, rules_in
 from .unseen import Unseen
 
 pytestmark = [
@@ -20,32 +21,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64"),
 ]
 
-SOURCE = Path(__file__).with_name("rules_in_jax.py")
-RULES = [
-    node.name
-    for node in ast.parse(SOURCE.read_text()).body
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-]
+RULES = rules_in("rules_in_jax")
 
 
 def find_rule(name: str) -> Callable[..., Any]:
     from . import rules_in_jax
 
     return getattr(rules_in_jax, name)
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
-def inputs(dtype: Any) -> tuple[Any, Any]:
-    tin = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(dtype)
-    tin[1] = [0.0, -0.0, 1.0, -1.0]
-    return tin, np.linspace(-1.3, 1.9, 12).reshape(3, 4).astype(dtype)
 
 
 def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:

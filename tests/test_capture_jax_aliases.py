@@ -1,4 +1,6 @@
-"""Every captured name of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy.special` means what JAX means by it."""
+"""Every captured name of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy.special` means what JAX
+means by it.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ LAX: dict[str, Any] = {
     "reduce_sum": lambda x, y: (x, (0,)), "reduce_prod": lambda x, y: (x, (1,)),
     "reduce_max": lambda x, y: (x, (0, 1)), "reduce_min": lambda x, y: (x, (1,)),
     "polygamma": lambda x, y: (1.0, abs(x) + 0.5), "shift_left": shifted,
-    "shift_right_arithmetic": shifted, "squeeze": lambda x, y: (x[None], (0,)), "clamp": lambda x, y: (-1.0, x, 1.0),
+    "shift_right_arithmetic": shifted, "squeeze": lambda x, y: (x[None], (0,)), "clamp": lambda x,
+    y: (-1.0, x, 1.0),
     "digamma": lambda x, y: (abs(x) + 0.5,), "rsqrt": lambda x, y: (abs(x) + 0.5,),
     "dot": two_matrices, "full_like": lambda x, y: (x, 0.25),
     "bitwise_and": logic, "bitwise_or": logic, "bitwise_xor": logic,
@@ -85,7 +88,8 @@ LAX: dict[str, Any] = {
 }  # fmt: skip
 KINDS: dict[str, Any] = {
     "logical_and": logic, "logical_or": logic, "logical_xor": logic,
-    "logical_not": lambda x, y: (x > 0,), "all": lambda x, y: (x > 0,), "any": lambda x, y: (x > 0,),
+    "logical_not": lambda x, y: (x > 0,), "all": lambda x, y: (x > 0,), "any": lambda x,
+    y: (x > 0,),
     "bitwise_and": integers, "bitwise_or": integers, "bitwise_xor": integers,
     "left_shift": integers, "right_shift": integers, "bitwise_left_shift": integers,
     "bitwise_right_shift": integers, "shift_left": integers, "shift_right_arithmetic": integers,
@@ -93,9 +97,11 @@ KINDS: dict[str, Any] = {
     "bitwise_invert": lambda x, y: integers(x, y)[:1],
 }  # fmt: skip
 BINARY = frozenset({
-    "add", "subtract", "sub", "multiply", "mul", "divide", "div", "true_divide", "maximum", "minimum",
+    "add", "subtract", "sub", "multiply", "mul", "divide", "div", "true_divide", "maximum",
+    "minimum",
     "max", "min", "fmax", "fmin", "floor_divide", "remainder", "rem", "mod", "fmod", "divmod",
-    "copysign", "hypot", "arctan2", "atan2", "logaddexp", "less", "lt", "less_equal", "le", "greater",
+    "copysign", "hypot", "arctan2", "atan2", "logaddexp", "less", "lt", "less_equal", "le",
+    "greater",
     "gt", "greater_equal", "ge", "equal", "eq", "not_equal", "ne", "heaviside", "vecdot",
 })  # fmt: skip
 
@@ -104,8 +110,8 @@ def table() -> list[tuple[str, Any]]:
     """Return every captured function with its name, `jax.lax` apart."""
     import jax  # noqa: F401  (its dialect is registered where it is imported)
 
+    from multigrad.backend.discovery import in_use
     from multigrad.capture.dialect import find_dialect
-    from multigrad.lowering.backend import in_use
 
     in_use()
     dialect = find_dialect("jax")

@@ -1,4 +1,6 @@
-"""Python's protocols on symbols: the answer of the real value, or the rule runs as it is; never a default branch."""
+"""Python's protocols on symbols: the answer of the real value, or the rule runs as it is; never a
+default branch.
+"""
 
 # ruff: noqa: RUF005, RUF015, UP031  (forms in which people write)
 
@@ -42,7 +44,7 @@ def registered() -> Iterator[Callable[..., xg.Rule]]:
         xg.unregister("under test")
 
 
-# --- what Python takes of a number: the rule is captured, and follows it ---------------------------------------
+# --- what Python takes of a number: the rule is captured, and follows it --------------------------
 
 
 def as_a_key(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
@@ -148,7 +150,7 @@ def test_a_number_answers_as_python_s(registered: Any, function: Any) -> None:
         np.testing.assert_allclose(rule(None, G, X, w=w), expected, rtol=1e-6)
 
 
-# --- what a tensor is: its class, as Python tells it -----------------------------------------------------------
+# --- what a tensor is: its class, as Python tells it ----------------------------------------------
 
 
 def by_type(tensor: Any) -> Callable[..., Any]:
@@ -245,7 +247,7 @@ def test_a_shape_is_a_tuple(registered: Any) -> None:
         np.testing.assert_array_equal(rule(None, g, x), asks(None, g, x))
 
 
-# --- what a tensor has no answer to: the rule runs as it is ---------------------------------------------------
+# --- what a tensor has no answer to: the rule runs as it is ---------------------------------------
 
 
 def asks_text(ctx: Any, g: Any, x: Any) -> Any:
@@ -273,7 +275,8 @@ def asks_none(ctx: Any, g: Any, x: Any) -> Any:
 
 
 def asks_rows(ctx: Any, g: Any, x: Any) -> Any:
-    return g * sum(i * row.sum() for i, row in enumerate(x)) + [a for a, _ in zip(g, x)][0]  # noqa: B905
+    first = [a for a, _ in zip(g, x)][0]  # noqa: B905
+    return g * sum(i * row.sum() for i, row in enumerate(x)) + first
 
 
 def asks_backwards(ctx: Any, g: Any, x: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,19 +18,11 @@ X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
 
 
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
 def run(backend: Any, rule: xg.Rule, **params: Any) -> Any:
     return backend.numpy(rule(None, backend.array(G), backend.array(X), **params))
 
 
-# --- rules that NumPy runs as they are: capture must give the same ------------------------------------------
+# --- rules that NumPy runs as they are: capture must give the same --------------------------------
 
 
 def repeated(ctx: Any, g: Any, x: Any, *, n: int = 3, rate: float = 0.5) -> Any:
@@ -82,9 +74,7 @@ def window(x: Any, width: Any) -> Any:
     return np.exp(-(x * x) / max(width, 1e-6))
 
 
-RULES = [
-    repeated, counted_by_a_float, newton, polynomial, in_builtins, in_math, in_helpers,
-]  # fmt: skip
+RULES = [repeated, counted_by_a_float, newton, polynomial, in_builtins, in_math, in_helpers]
 
 
 @pytest.mark.parametrize("function", RULES, ids=lambda f: f.__name__)
@@ -135,7 +125,7 @@ def test_users_own_names_are_not_mistaken_for_a_librarys(
     np.testing.assert_array_equal(run(backend, captured(rule)), G * 2 + X * 2)
 
 
-# --- torch's maximum along a dim, and limits ------------------------------------------------------------------
+# --- torch's maximum along a dim, and limits ------------------------------------------------------
 
 
 @pytest.mark.needs("torch")
@@ -205,7 +195,7 @@ def test_param_that_is_an_object_is_refused_by_name(
     np.testing.assert_array_equal(run(backend, made, bounds=Pair(0.0, 2.0)), G * 2)
 
 
-# --- the Array API --------------------------------------------------------------------------------------------
+# --- the Array API --------------------------------------------------------------------------------
 
 
 def in_the_namespace_of_tin(ctx: Any, g: Any, x: Any) -> Any:

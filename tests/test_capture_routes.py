@@ -1,8 +1,9 @@
-"""How a function in a rule is reached: by a protocol, by substitution, by its jaxpr, or not at all."""
+"""How a function in a rule is reached: by a protocol, by substitution, by its jaxpr, or not at
+all.
+"""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,25 +16,13 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+from .harness.capturing import rules_in
 from .unseen import Unseen
 
 HERE = Path(__file__).name
-SOURCE = Path(__file__).with_name("rules_by_jaxpr.py")
-RULES = [
-    node.name
-    for node in ast.parse(SOURCE.read_text()).body
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-]
+RULES = rules_in("rules_by_jaxpr")
 G = np.linspace(-1.3, 1.9, 12).reshape(3, 4).astype(np.float32)
 X = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(np.float32)
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def origin_of(rule: xg.Rule) -> str:
     return xg.show(rule).splitlines()[0].partition("  # ")[2]
 
 
-# --- the jaxpr ---------------------------------------------------------------------------------------------------
+# --- the jaxpr ------------------------------------------------------------------------------------
 
 
 @pytest.mark.needs("jax")
@@ -123,6 +112,28 @@ def test_a_jaxpr_serves_every_shape_and_dtype_of_its_rank(
 
 
 @pytest.mark.needs("jax")
+def test_a_tensor_that_a_jaxpr_makes_has_the_shape_of_what_is_given(
+    captured: Callable[..., xg.Rule],
+) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    traced = Unseen()
+
+    def rule(ctx: Any, g: Any, x: Any) -> Any:
+        traced.append(1)
+        return g + jax.vmap(lambda row: jnp.cumsum(jnp.full_like(row, jnp.max(row))))(x)
+
+    made = captured(rule)
+    made(None, G, X)
+    before = len(traced)
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    given = made(None, np.zeros_like(x), x)
+    np.testing.assert_array_equal(given, np.outer([4, 9], np.arange(1, 6)))
+    assert len(traced) == before
+
+
+@pytest.mark.needs("jax")
 def test_a_jaxpr_is_imported_while_jax_compiles(captured: Callable[..., xg.Rule]) -> None:
     import jax
     import jax.numpy as jnp
@@ -135,7 +146,7 @@ def test_a_jaxpr_is_imported_while_jax_compiles(captured: Callable[..., xg.Rule]
     np.testing.assert_allclose(given, np.cumsum(X, 1) * [1, 2, 3, 4], rtol=1e-5)
 
 
-# --- what cannot be captured ---------------------------------------------------------------------------------------
+# --- what cannot be captured ----------------------------------------------------------------------
 
 
 @pytest.mark.needs("jax")
@@ -200,7 +211,7 @@ def test_what_no_route_reaches_runs_as_it_is_on_jax_with_a_warning(
     np.testing.assert_allclose(given, G * X, rtol=1e-4, atol=1e-5)
 
 
-# --- which library a name belongs to -------------------------------------------------------------------------------
+# --- which library a name belongs to --------------------------------------------------------------
 
 
 @pytest.mark.needs("jax")

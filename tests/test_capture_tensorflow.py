@@ -1,11 +1,11 @@
-"""Rules written in TensorFlow: captured as they stand, they give TensorFlow's numbers on every backend."""
+"""Rules written in TensorFlow: captured as they stand, they give TensorFlow's numbers on every
+backend.
+"""
 
 from __future__ import annotations
 
-import ast
 import types
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,42 +13,30 @@ import pytest
 
 import multigrad as xg
 
+from .harness.capturing import inputs, rules_in
 from .unseen import Unseen
 
 pytestmark = pytest.mark.needs("tensorflow")
 
-SOURCE = Path(__file__).with_name("rules_in_tensorflow.py")
-RULES = [
-    node.name
-    for node in ast.parse(SOURCE.read_text()).body
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-]
+RULES = rules_in("rules_in_tensorflow")
 # These are written for single precision: they name float32, or a constant in it.
 SINGLE = (
-    "activations", "clip_by_value", "constants", "helpers", "made_from_a_shape", "number_of_elements",
+    "activations",
+    "clip_by_value",
+    "constants",
+    "helpers",
+    "made_from_a_shape",
+    "number_of_elements",
     "piecewise_leaky",
-    "quantized_to_four_bits", "rectangular_in_single",
-)  # fmt: skip
+    "quantized_to_four_bits",
+    "rectangular_in_single",
+)
 
 
 def find_rule(name: str) -> Callable[..., Any]:
     from . import rules_in_tensorflow
 
     return getattr(rules_in_tensorflow, name)
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
-def inputs(dtype: Any) -> tuple[Any, Any]:
-    tin = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(dtype)
-    tin[1] = [0.0, -0.0, 1.0, -1.0]
-    return tin, np.linspace(-1.3, 1.9, 12).reshape(3, 4).astype(dtype)
 
 
 def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:
@@ -176,9 +164,14 @@ def test_functions_that_a_foreign_object_holds_come_through_tensorflows_dispatch
     import tensorflow as tf
 
     held = types.SimpleNamespace(
-        soften=tf.nn.softplus, mean=tf.reduce_mean, where=tf.where, norm=tf.norm, turn=tf.transpose,
-        scale=tf.constant(0.5), join=tf.concat,
-    )  # fmt: skip
+        soften=tf.nn.softplus,
+        mean=tf.reduce_mean,
+        where=tf.where,
+        norm=tf.norm,
+        turn=tf.transpose,
+        scale=tf.constant(0.5),
+        join=tf.concat,
+    )
 
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         mean = held.mean(tin, axis=-1, keepdims=True) * held.scale * held.norm(tensor=tin)

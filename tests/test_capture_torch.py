@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,21 @@ import pytest
 
 import multigrad as xg
 
+from .harness.capturing import inputs, rules_in
+
 pytestmark = [
     pytest.mark.needs("torch"),
     # jax says that without its 64-bit mode float64 is float32.
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64"),
 ]
 
-SOURCE = Path(__file__).with_name("rules_in_torch.py")
-RULES = [
-    node.name
-    for node in ast.parse(SOURCE.read_text()).body
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-]
+RULES = rules_in("rules_in_torch")
 
 
 def find_rule(name: str) -> Callable[..., Any]:
     from . import rules_in_torch
 
     return getattr(rules_in_torch, name)
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
-def inputs(dtype: Any) -> tuple[Any, Any]:
-    tin = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(dtype)
-    tin[1] = [0.0, -0.0, 1.0, -1.0]
-    return tin, np.linspace(-1.3, 1.9, 12).reshape(3, 4).astype(dtype)
 
 
 def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Two names for one memory: an update of one reaches the other where it does in the library, or is refused."""
+"""Two names for one memory: an update of one reaches the other where it does in the library, or is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ SHARED: dict[str, Any] = {
     "a transposed flattened": lambda a: a.T.flatten(),
     "axes swapped": lambda a: a.swapaxes(0, 1),
     "squeezed": lambda a: a.squeeze(),
-}  # fmt: skip
+}
 NUMPY: dict[str, Any] = {
     "view": lambda a: a.view(),
     "asarray": lambda a: np.asarray(a),
@@ -52,7 +54,7 @@ NUMPY: dict[str, Any] = {
     "take": lambda a: np.take(a, [0, 1], axis=0),
     "nan_to_num": lambda a: np.nan_to_num(a),
     "expand_dims": lambda a: np.expand_dims(a, 0),
-}  # fmt: skip
+}
 TORCH: dict[str, Any] = {
     "clone": lambda a: a.clone(),
     "contiguous": lambda a: a.contiguous(),
@@ -77,7 +79,7 @@ TORCH: dict[str, Any] = {
     "permute": lambda a: a.permute(1, 0),
     "flip of a row": lambda a: a[0].flip(0),
     "index_select": lambda a: a.index_select(0, a.new_tensor([0]).int()),
-}  # fmt: skip
+}
 
 
 def update_b(a: Any, b: Any) -> None:

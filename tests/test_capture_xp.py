@@ -1,8 +1,10 @@
-"""Rules written in `xg.xp`, in plain operators and in a mixture of libraries; and `xg.xp` on real tensors."""
+"""Rules written in `xg.xp`, in plain operators and in a mixture of libraries; and `xg.xp` on real
+tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,6 @@ from .unseen import Unseen
 Arrays = tuple[Any, Any]
 
 
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
 def inputs() -> Arrays:
     tin = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(np.float32)
     tin[1] = [0.0, -0.0, 1.0, -1.0]
@@ -36,7 +30,7 @@ def run(backend: Any, rule: xg.Rule, **params: Any) -> Any:
     return backend.numpy(rule(None, backend.array(grad_out), backend.array(tin), **params))
 
 
-# --- rules ---------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def test_rule_in_operators_alone(backend: Any, captured: Callable[..., xg.Rule]) -> None:
@@ -148,7 +142,7 @@ def test_param_in_a_branch_is_captured_once_for_each_value(
     assert len(captures) == count
 
 
-# --- xp on real tensors ---------------------------------------------------------------------------------
+# --- xp on real tensors ---------------------------------------------------------------------------
 
 signed = np.array([[-1.5, -0.5, 0.0], [0.5, 1.5, 2.5]], np.float32)
 CALLS: dict[str, tuple[Callable[..., Any], Any]] = {
@@ -220,6 +214,23 @@ def test_xp_computes_on_real_tensors(name: str, backend: Any) -> None:
     given = backend.numpy(call(backend.array(signed)))
     np.testing.assert_allclose(given, wanted, rtol=2e-6, atol=1e-6)
     assert given.dtype == (np.bool_ if np.asarray(wanted).dtype == np.bool_ else np.float32)
+
+
+@pytest.mark.parametrize("join", [xp.concatenate, xp.stack])
+def test_xp_joins_nothing_as_numpy_does(join: Any) -> None:
+    with pytest.raises(ValueError, match="need at least one array"):
+        join([])
+
+
+def test_a_remainder_of_numbers_is_no_number_where_there_is_none(
+    backend: Any, captured: Callable[..., xg.Rule]
+) -> None:
+    rule = captured(lambda ctx, grad_out, tin, by=0.0: grad_out * xp.remainder(5.0, by))
+    x = backend.array(signed)
+    assert np.isnan(backend.numpy(rule(None, x, x, by=0.0))).all()
+    np.testing.assert_array_equal(backend.numpy(rule(None, x, x, by=3.0)), 2 * signed)
+    assert np.isnan(xp.remainder(5.0, 0.0))
+    assert np.isnan(xp.remainder(np.inf, 2.0))
 
 
 def test_xp_draws_by_key_on_real_tensors(backend: Any) -> None:

@@ -1,4 +1,6 @@
-"""Random Functions in regions that `torch.utils.checkpoint` runs again: backward goes by the draws of forward."""
+"""Random Functions in regions that `torch.utils.checkpoint` runs again: backward goes by the draws
+of forward.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_the_module_runs_as_the_command() -> None:
     assert "Traceback" not in result.stderr
 
 
-# --- check and parity -----------------------------------------------------------------------------------
+# --- check and parity -----------------------------------------------------------------------------
 
 MODULE = """
 import multigrad as xg
@@ -181,7 +181,9 @@ clipped = xg.function(
     lambda x, limit: xp.clip(x, 0.0, limit),
     lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
 )
-forgotten = xg.function(lambda x, limit: xp.clip(x, 0.0, limit), lambda grad_out, x, limit: (grad_out, None))
+forgotten = xg.function(
+    lambda x, limit: xp.clip(x, 0.0, limit), lambda grad_out, x, limit: (grad_out, None)
+)
 
 
 def window(ctx, grad_out, tin):

@@ -1,4 +1,6 @@
-"""jax.jit never keeps a rule that is no longer in force: it follows, or StaleTraceError is raised."""
+"""jax.jit never keeps a rule that is no longer in force: it follows, or StaleTraceError is
+raised.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,14 @@ import pytest
 
 import multigrad as xg
 
+from .harness.surrogates import triangle, window
+
 pytestmark = pytest.mark.needs("jax")
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
-
-
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(np.float32)
-
-
-def window(x: Array, a: float = -0.5, b: float = 0.5) -> Array:
-    return ((x >= a) & (x <= b)).astype(np.float32)
 
 
 class Compiled:

@@ -17,6 +17,8 @@ import pytest
 
 import multigrad as xg
 
+from .harness.surrogates import triangle
+
 pytestmark = pytest.mark.needs("tensorflow")
 
 Tensor: TypeAlias = Any
@@ -24,10 +26,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 NOTHING = np.zeros_like(X)
-
-
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(np.float32)
 
 
 def gradient(f: Callable[[Tensor], Tensor]) -> Array:

@@ -16,20 +16,14 @@ import pytest
 
 import multigrad as xg
 
+from .harness.surrogates import triangle, window
+
 pytestmark = pytest.mark.needs("torch")
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
-
-
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(np.float32)
-
-
-def window(x: Array, a: float = -0.5, b: float = 0.5) -> Array:
-    return ((x >= a) & (x <= b)).astype(np.float32)
 
 
 def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:

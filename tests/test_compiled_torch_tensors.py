@@ -1,4 +1,6 @@
-"""Params that are tensors, in code that torch.compile has made: their values are followed, as eager code follows them."""
+"""Params that are tensors, in code that torch.compile has made: their values are followed, as eager
+code follows them.
+"""
 
 from __future__ import annotations
 
@@ -154,3 +156,33 @@ def test_as_many_graphs_as_torch_keeps_are_warned_of_with_the_way_out() -> None:
             slope(f)
     with xg.use("triangular", {"width": 0.5}), pytest.warns(UserWarning, match=r"xg\.jit"):
         slope(f)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["torch.compile", "xg.jit"])
+def test_a_rule_that_looks_at_lengths_gets_a_graph_for_each_shape(jit: bool) -> None:
+    import torch
+
+    def by_rows(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        rows = 0.0
+        for _ in range(tin.shape[0]):
+            rows += 1.0
+        return grad_out * rows
+
+    act = xg.activation("ReLU", by_rows)
+    run = xg.jit(act) if jit else torch.compile(act, fullgraph=True, backend="aot_eager")
+    for shape in ((3, 2), (4, 2), (5,), (3, 2)):
+        x = torch.ones(shape, requires_grad=True)
+        run(x).sum().backward()
+        assert torch.equal(x.grad, torch.full(shape, float(shape[0])))
+
+
+def test_a_rule_that_branches_on_a_tensor_says_so_in_compiled_code_too() -> None:
+    import torch
+
+    def doubled_when_wide(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+        return grad_out * 2.0 if width > 1.5 else grad_out
+
+    act, x, width = xg.activation("ReLU", doubled_when_wide), torch.ones(3), torch.tensor(2.0)
+    run = torch.compile(lambda x: act.call_with(x, (width,)), backend="aot_eager")
+    with pytest.raises(xg.MultigradError, match="value of param 'width' in Python"):
+        run(x.requires_grad_())

@@ -205,3 +205,16 @@ def test_parts_draw_different_numbers_from_one_key(backend: Any) -> None:
     second = both / u
     assert second.min() >= 0 and second.max() <= 1.0001
     assert abs(np.corrcoef(u, second)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("way", ["with_params", "document"])
+def test_what_a_composition_binds_reaches_the_graphs_of_its_parts(backend: Any, way: str) -> None:
+    def repeated(ctx: Any, grad_out: Any, tin: Any, n: int = 3, width: float = 1.0) -> Any:
+        for _ in range(n if width < 2 else n + 1):
+            grad_out = grad_out * 0.5
+        return grad_out
+
+    inner = xg.compose("scale", repeated).with_params(n=1)
+    rule = xg.compose(inner, "straight_through").with_params(width=3.0)
+    rule = xg.from_dict(rule.to_dict()) if way == "document" else rule
+    np.testing.assert_array_equal(run(backend, rule, s=8.0), G * 2)

@@ -1,4 +1,6 @@
-"""`xg.custom_gradient`: one signature and one result on every framework, also where `keras.ops.custom_gradient` fails."""
+"""`xg.custom_gradient`: one signature and one result on every framework, also where
+`keras.ops.custom_gradient` fails.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ X = np.array([[0.5, -1.0, 2.0], [3.0, 0.0, -0.25]], np.float32)
 
 
 def pull(backend: Any, f: Any, *inputs: Any, cotangent: Any = None) -> tuple[Any, list[Any]]:
-    """Return outputs and gradients as arrays, with ones (or `cotangent`) as the cotangent of each output."""
+    """Return outputs and gradients as arrays, with ones (or `cotangent`) as the cotangent of each
+    output.
+    """
     import optree
 
     given = [backend.array(x) if isinstance(x, np.ndarray) else x for x in inputs]

@@ -1,4 +1,6 @@
-"""A function that applies somebody's custom gradient has that gradient, wherever in its calls it is applied."""
+"""A function that applies somebody's custom gradient has that gradient, wherever in its calls it is
+applied.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .harness.hidden import run_without
+
 NAMES = ("numpy", "torch", "jax", "tensorflow", "keras", "freegrad")
 RULES = ("true", "d(Linear)", "rectangular", "triangular")
 ROWS = [(forward, rule) for forward in ("Logistic", "Heaviside") for rule in RULES]
@@ -42,30 +44,6 @@ def run_demo(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         demo_command(*words), check=False, capture_output=True, text=True, env=environment
     )
-
-
-HIDE = """
-import sys
-
-class Hiding:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, path=None, target=None):
-        hidden = name.partition(".")[0] in HIDDEN
-        return None if hidden else self.finder.find_spec(name, path, target)
-
-sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
-from multigrad.cli import main
-main()
-"""
-
-
-def run_demo_without(modules: list[str], *words: object) -> subprocess.CompletedProcess[str]:
-    """Run the demo where these modules seem not to be installed."""
-    command = [sys.executable, "-c", f"HIDDEN = {modules!r}{HIDE}", "demo", *map(str, words)]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def read_results(folder: Path) -> dict[str, Any]:
@@ -155,7 +133,7 @@ def test_the_pictures_are_written(everywhere: tuple[str, Path]) -> None:
 
 def test_without_any_framework_it_runs_on_numpy_alone(tmp_path: Path) -> None:
     frameworks = [name for name in NAMES if name != "numpy"]
-    result = run_demo_without(frameworks, "--epochs", 1, "--out", tmp_path)
+    result = run_without(frameworks, "demo", "--epochs", 1, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     runs = read_results(tmp_path)["runs"]
     assert [(run["framework"], run["forward"], run["rule"]) for run in runs] == [
@@ -213,7 +191,7 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_framework_that_is_not_installed_names_its_install_line(tmp_path: Path) -> None:
-    result = run_demo_without(["jax"], "--frameworks", "numpy,jax", "--out", tmp_path / "out")
+    result = run_without(["jax"], "demo", "--frameworks", "numpy,jax", "--out", tmp_path / "out")
     assert result.returncode == 2
     assert "pip install 'multigrad-rules[jax]'" in result.stderr
     assert not (tmp_path / "out").exists()
@@ -221,7 +199,7 @@ def test_a_framework_that_is_not_installed_names_its_install_line(tmp_path: Path
 
 @pytest.mark.parametrize("module", ["sklearn", "matplotlib"])
 def test_without_the_extra_it_names_the_install_line(module: str) -> None:
-    result = run_demo_without([module], "--frameworks", "numpy")
+    result = run_without([module], "demo", "--frameworks", "numpy")
     assert result.returncode == 2
     assert "pip install 'multigrad-rules[demo]'" in result.stderr
     assert "Traceback" not in result.stderr

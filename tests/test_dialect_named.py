@@ -1,4 +1,6 @@
-"""Whose methods a rule means: told by its code, by its file where that imports one library, or by its author."""
+"""Whose methods a rule means: told by its code, by its file where that imports one library, or by
+its author.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def test_one_function_under_two_names_keeps_both_its_libraries() -> None:
     [
         "def scaled(ctx, g, t):\n    return g * t.std() * torch.ones(())\n",
         "def scaled(ctx, g: torch.Tensor, t):\n    return g * t.std()\n",
-        "def scaled(ctx, g, t):\n    return g * t.std() * float(np.float32(1)) + 0 * torch.relu(g)\n",
+        (
+            "def scaled(ctx, g, t):\n    return g * t.std() * float(np.float32(1)) + 0 * "
+            "torch.relu(g)\n"
+        ),
     ],
 )
 def test_what_a_rule_mentions_decides(source: str) -> None:

@@ -1,4 +1,6 @@
-"""The pages in docs are up to date, and say of every op, rule, fast kernel and difference what is so."""
+"""The pages in docs are up to date, and say of every op, rule, fast kernel and difference what is
+so.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import ops
+from multigrad.backend.discovery import load_backend
 from multigrad.cli import captured, docs
-from multigrad.ir import ops
-from multigrad.lowering.backend import load_backend
 from multigrad.testing.differences import kept
 
 from .test_activations import NATIVE_FORMULAS, NATIVE_GRADIENTS
@@ -51,7 +53,7 @@ def test_every_op_rule_and_fast_kernel_has_a_row() -> None:
     assert all(f"| `{op.name}` |" in pages["ops.md"] for op in ops.CALLABLE_OPS)
     own = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")]
     assert all(f"| `{name}` |" in pages["rules.md"] for name in own)
-    rows = [row for name in BACKENDS for row in load_backend(name).fast.patterns]
+    rows = [row for name in BACKENDS for row in load_backend(name).kernels.fast.patterns]
     assert all(f"| `{row.name}` |" in pages["fast_kernels.md"] for row in rows)
 
 

@@ -49,12 +49,13 @@ DIALECTS: dict[str, tuple[str, ...]] = {
 INEXPRESSIBLE = {
     "array_api": {"gelu_slope"},  # erf
     "operators": {
-        *("threshold_mask", "half_open_window", "log_tailed", "approx_sign", "clamp_with_grad"),  # where
+        # where
+        *("threshold_mask", "half_open_window", "log_tailed", "approx_sign", "clamp_with_grad"),
         *("sigmoid_slope", "tanh_slope", "erf_slope", "gaussian", "multi_gaussian", "exponential"),
         *("slayer", "s2nn", "beta_smooth_relu", "gelu_slope", "learned_step"),  # functions
         *formulas.REDUCING,
     },
-}  # fmt: skip
+}
 
 
 def names_in(dialect: str) -> list[str]:
@@ -77,7 +78,8 @@ CASES = [
 ]
 
 
-# `xg.xp` is no library of its own, and the builtins `max` and `min` take no arrays outside of a rule.
+# `xg.xp` is no library of its own, and the builtins `max` and `min` take no arrays outside of a
+# rule.
 OWN_CASES = [case for case in CASES if case.values[0] not in ("xp", "operators")]
 
 
@@ -101,7 +103,9 @@ def own_backend(dialect: str) -> str:
 
 @cache
 def inputs(name: str, dtype: Any) -> tuple[Any, Any]:
-    """A gradient and an input: edges and thresholds where the rule is elementwise, rows where it reduces."""
+    """A gradient and an input: edges and thresholds where the rule is elementwise, rows where it
+    reduces.
+    """
     edges = edge_values(dtype, 0.25, 1.75, 2.25)
     if name in formulas.REDUCING:
         shape = (3, edges.size)
@@ -147,9 +151,8 @@ def test_a_rule_gives_its_formulas_numbers(
 def test_a_rule_runs_as_it_is_where_it_comes_from(dialect: str, name: str) -> None:
     function = getattr(written_in(dialect), name)
     framework = BACKENDS[own_backend(dialect)]
-    dtype = (
-        FLOAT64 if framework.name == "numpy" else FLOAT32
-    )  # NumPy makes float64 of some of these
+    # NumPy makes float64 of some of these.
+    dtype = FLOAT64 if framework.name == "numpy" else FLOAT32
     grad_out, tin = inputs(name, dtype)
     with np.errstate(all="ignore"):
         given = function(None, framework.array(grad_out), framework.array(tin))

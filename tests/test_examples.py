@@ -1,4 +1,6 @@
-"""Each example runs as a newcomer would run it, in a process of its own, and shows what it says it shows."""
+"""Each example runs as a newcomer would run it, in a process of its own, and shows what it says it
+shows.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def test_tensorflow_example_trains_with_three_rules(tmp_path: Path) -> None:
     accuracies = [read_numbers(line)[1] for line in output.splitlines() if "accuracy" in line]
     assert len(accuracies) == 3
     assert min(accuracies) > 0.85
-    # The rules' gradients differ, so a step that kept the first rule's trace would repeat its numbers.
+    # The rules' gradients differ, so a step that kept the first rule's trace would repeat its
+    # numbers.
     losses = {read_numbers(line)[0] for line in output.splitlines() if "loss" in line}
     assert len(losses) == 3
 

@@ -1,4 +1,6 @@
-"""Fast kernels: each row is used where it should be, gives the plain code's numbers, and can be turned off."""
+"""Fast kernels: each row is used where it should be, gives the plain code's numbers, and can be
+turned off.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.lowering.patterns import all_patterns, enabled, without
+from multigrad.backend.fast import enabled
+from multigrad.lowering.patterns import all_patterns, without
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -101,12 +104,13 @@ def triangle(ctx: Any, grad_out: Any, tin: Any, width: float = 1.5) -> Any:
     return grad_out * xp.maximum(1.0 - abs(tin) / xp.maximum(width, 1e-6), 0.0)
 
 
-@case("torch.constants")
+@case("torch.constants", "numpy.constants")
 def with_numbers(ctx: Any, grad_out: Any, tin: Any, slope: float = 0.3) -> Any:
     return grad_out / (slope * abs(tin) + 0.7)
 
 
-# Rows that are no rewrites of a backward, with the forward that uses them, or none where size decides.
+# Rows that are no rewrites of a backward, with the forward that uses them, or none where size
+# decides.
 OTHERS = {"torch.heaviside": "Heaviside", "numpy.blocks": None}
 # Rows that round once where the plain code rounds twice.
 ROUNDING = {
@@ -196,7 +200,9 @@ def test_a_row_gives_the_numbers_of_the_plain_code(dtype: str, shape: str, backe
 
 
 def check_same(a: Any, b: Any, row: str) -> None:
-    """The same values, NaN where NaN; where a row rounds less often, to a few units in the last place."""
+    """The same values, NaN where NaN; where a row rounds less often, to a few units in the last
+    place.
+    """
     wide_a, wide_b = (np.asarray(v, np.float64) for v in (a, b))
     if row not in ROUNDING:
         np.testing.assert_array_equal(wide_a, wide_b, row)
@@ -214,7 +220,7 @@ def check_same(a: Any, b: Any, row: str) -> None:
 
 
 def test_numpy_works_by_blocks_where_arrays_are_large_and_gives_the_same_bits() -> None:
-    from multigrad.lowering.reference_kernels import MANY
+    from multigrad.reference.kernels import MANY
 
     random = np.random.default_rng(0)
     x = random.standard_normal(MANY + 5, dtype=np.float32)
@@ -288,3 +294,28 @@ def test_a_layer_that_has_run_on_a_processor_runs_elsewhere_too(rule: str) -> No
             y = act(x)
         (gradient,) = torch.autograd.grad(y, x, torch.ones(6, device=device))
         assert gradient.device.type == device and gradient.shape == x.shape
+
+
+@pytest.mark.backends("torch")
+def test_only_tensors_of_one_shape_are_compared_into_floats(backend: Any) -> None:
+    def alike(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * (grad_out > tin)
+
+    def by_columns(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * (grad_out > xp.mean(tin, axis=0))
+
+    assert "gt_float(" in xg.source(alike, backend.name, forward="Linear")
+    assert "gt_float(" not in xg.source(by_columns, backend.name, forward="Linear")
+    grad, x = np.float32([[1.0, -2.0], [3.0, 4.0]]), np.float32([[2.0, -3.0], [1.0, 9.0]])
+    np.testing.assert_array_equal(run(alike, "Linear", backend, grad, x)[1], grad * (grad > x))
+    _, found = run(by_columns, "Linear", backend, grad, x)
+    np.testing.assert_array_equal(found, grad * (grad > x.mean(axis=0)))
+
+
+@pytest.mark.backends("torch")
+def test_a_limit_above_the_range_of_float16_limits_nothing_in_place(backend: Any) -> None:
+    def limited(ctx: Any, grad_out: Any, tin: Any, limit: float = 1e6) -> Any:
+        return xp.maximum(xp.minimum(3.0 * grad_out, limit), -limit)
+
+    grad = np.float16([1.0, -2.0, 600.0])
+    np.testing.assert_array_equal(run(limited, "Linear", backend, grad, grad)[1], 3 * grad)

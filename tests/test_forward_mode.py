@@ -1,4 +1,6 @@
-"""Forward mode: `xg.lower(..., forward_mode=True)` gives the transpose of the rule as its tangent map."""
+"""Forward mode: `xg.lower(..., forward_mode=True)` gives the transpose of the rule as its tangent
+map.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""FreeGrad's eleven rule functions, untouched, as rules of this library: on every backend, FreeGrad's own numbers.
+"""FreeGrad's eleven rule functions, untouched, as rules of this library: on every backend,
+FreeGrad's own numbers.
 
-So are rules that a FreeGrad user has in a file of their own, with `freegrad` replaced by `multigrad`.
+So are rules that a FreeGrad user has in a file of their own, with `freegrad` replaced by
+`multigrad`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`jax.custom_vjp` and `jax.custom_jvp` functions, unchanged, on every framework; the oracle is jax's own run of them."""
+"""`jax.custom_vjp` and `jax.custom_jvp` functions, unchanged, on every framework; the oracle is
+jax's own run of them.
+"""
 
 from __future__ import annotations
 
@@ -261,6 +263,19 @@ def test_a_tangent_rule_that_is_not_linear_is_refused() -> None:
     odd.defjvp(lambda primals, tangents: (primals[0], tangents[0] * tangents[0]))
     with pytest.raises(xg.GradientError, match=r"'odd'.*not linear"):
         xg.vjp(xg.from_custom_vjp(odd), X)
+
+
+def test_an_argument_of_integers_has_no_tangent() -> None:
+    import jax
+
+    @jax.custom_jvp
+    def product(x: Any, n: Any) -> Any:
+        return x * n
+
+    product.defjvp(lambda p, t: (p[0] * p[1], t[0] * p[1] + t[1] * p[0]))
+    n = np.arange(X.size, dtype=np.int32).reshape(X.shape)
+    _, pullback = xg.vjp(xg.from_custom_vjp(product), X, n)
+    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], n)
 
 
 def test_the_wrong_number_of_cotangents_is_an_error_that_says_how_many() -> None:

@@ -1,4 +1,6 @@
-"""`xg.from_tf_custom_gradient`: functions of TensorFlow's, unchanged, with the same numbers on every backend."""
+"""`xg.from_tf_custom_gradient`: functions of TensorFlow's, unchanged, with the same numbers on
+every backend.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 import multigrad as xg
 from multigrad.functions.importers import from_tf_custom_gradient
 from multigrad.functions.plain import function
-from multigrad.functions.vjp import vjp
+from multigrad.in_force.vjp import vjp
 
 from .conftest import NumpyBackend
 from .functions_in_tensorflow import CASES, written
@@ -34,7 +36,9 @@ def flat(outputs: Any) -> list[Tensor]:
 
 
 def pull_in_tensorflow(f: Callable[..., Any], arguments: Callable[..., Any]) -> list[Array]:
-    """Outputs and gradients of x and w, of any function of TensorFlow's; None where there is none."""
+    """Outputs and gradients of x and w, of any function of TensorFlow's; None where there is
+    none.
+    """
     import tensorflow as tf
 
     def run(x: Tensor, w: Tensor) -> Any:
@@ -148,7 +152,7 @@ def test_keyword_arguments_are_taken_in_compiled_code_too(backend: NumpyBackend)
     np.testing.assert_array_equal(backend.numpy(gradient), expected)
 
 
-# --- one inside of another -------------------------------------------------------------------------------
+# --- one inside of another ------------------------------------------------------------------------
 
 
 def test_a_decorated_helper_keeps_its_gradient_where_a_true_derivative_is_taken(
@@ -233,7 +237,7 @@ def test_a_gradient_that_calls_its_own_function_has_that_gradient_again(
     np.testing.assert_allclose(results[0][1], 4.0 * np.exp(W), rtol=1e-6)
 
 
-# --- variables -------------------------------------------------------------------------------------------
+# --- variables ------------------------------------------------------------------------------------
 
 
 def make_scaled(variable: Any, takes_variables: bool = True) -> Callable[..., Any]:
@@ -333,7 +337,7 @@ def test_a_branch_on_values_runs_as_it_is_on_tensorflow_and_is_refused_elsewhere
         imported(X)
 
 
-# --- what is no such function ----------------------------------------------------------------------------
+# --- what is no such function ---------------------------------------------------------------------
 
 
 def test_what_is_not_decorated_is_refused_with_what_to_do() -> None:

@@ -1,4 +1,6 @@
-"""A Function or a rule that contains an activation, a name or another Function follows what these mean at each call."""
+"""A Function or a rule that contains an activation, a name or another Function follows what these
+mean at each call.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def scaled() -> Iterator[Callable[[float], None]]:
 
 
 def holding(act: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
-    """Return Functions that hold an activation: by their own derivative, at one and at two levels."""
+    """Return Functions that hold an activation: by their own derivative, at one and at two
+    levels.
+    """
     inner = xg.function(lambda x: act(x) * 1.0)
     return [inner, xg.function(lambda x: inner(x) + 0.0)]
 

@@ -1,4 +1,6 @@
-"""A Function has the same outputs and gradients on every backend: captured or as it is, eager or compiled."""
+"""A Function has the same outputs and gradients on every backend: captured or as it is, eager or
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def as_arrays(backend: Any, tree: Any) -> Any:
 
 
 def pull(backend: Any, f: Callable[..., Any], *inputs: Any, cotangents: Any) -> tuple[Any, Any]:
-    """Return the outputs for the inputs and their gradients for the cotangents, nested, as arrays."""
+    """Return the outputs for the inputs and their gradients for the cotangents, nested, as
+    arrays.
+    """
     with backend.precision(np.float64):
         outputs, pullback = xg.vjp(f, *(as_tensor(backend, x) for x in inputs))
         given = optree.tree_map(lambda c: as_tensor(backend, c), cotangents, none_is_leaf=True)

@@ -1,4 +1,6 @@
-"""Functions inside of Functions and rules: gradients pass by the inner one's own backward, and nothing is lost in silence."""
+"""Functions inside of Functions and rules: gradients pass by the inner one's own backward, and
+nothing is lost in silence.
+"""
 
 from __future__ import annotations
 
@@ -85,4 +87,4 @@ def test_the_refusal_survives_saving(tmp_path: Any) -> None:
     xg.save(function, tmp_path / "outer.json")
     again = xg.load(tmp_path / "outer.json")
     again(X)
-    assert not next(iter(again.variants.values())).pair.twice
+    assert not next(iter(again.variants.values())).graphs.second_order

@@ -1,4 +1,6 @@
-"""Functions on TensorFlow: any inputs and outputs, captured or as they are, eagerly and in compiled code."""
+"""Functions on TensorFlow: any inputs and outputs, captured or as they are, eagerly and in compiled
+code.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.calls.recipe import Recorded
 from multigrad.functions.custom_gradient import custom_gradient
 from multigrad.functions.function import Function
-from multigrad.functions.record import Recorded
-from multigrad.ir.record import Trace
+from multigrad.recipes.record import CodeRecipe
+from multigrad.tracing.trace import Trace
 
 from .unseen import Unseen
 
@@ -193,7 +196,7 @@ def test_keywords_and_nested_arguments_are_taken_in_graphs_too(mode: str, native
 
 
 @dataclass
-class Halves:
+class Halves(CodeRecipe):
     """A recipe that marks its second output: no gradient passes through it."""
 
     native: bool
@@ -240,7 +243,7 @@ def test_zero_dim_input_stays_one(mode: str) -> None:
     assert (float(y), float(of_x)) == (9.0, 7.0)
 
 
-# --- variables -------------------------------------------------------------------------------------------
+# --- variables ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
@@ -323,7 +326,7 @@ def test_a_tensor_from_outside_may_be_one_that_a_tape_or_a_trace_knows(mode: str
     assert of_w is None
 
 
-# --- the user's function ---------------------------------------------------------------------------------
+# --- the user's function --------------------------------------------------------------------------
 
 
 def test_a_function_as_it_is_runs_once_per_call_and_its_gradient_once_per_pull() -> None:

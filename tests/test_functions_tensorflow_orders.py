@@ -1,4 +1,6 @@
-"""Functions under TensorFlow's transforms: second order, forward mode, branches and loops, vectorized maps, draws."""
+"""Functions under TensorFlow's transforms: second order, forward mode, branches and loops,
+vectorized maps, draws.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Functions on torch: autograd, torch.func, checkpoints and compiled code see one and the same custom gradient."""
+"""Functions on torch: autograd, torch.func, checkpoints and compiled code see one and the same
+custom gradient.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""On a GPU, where there is one: the same numbers as on the CPU, and nothing moves between devices by itself."""
+"""On a GPU, where there is one: the same numbers as on the CPU, and nothing moves between devices
+by itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The IR: equal nodes are one, a graph reads as text, one capture serves all ranks and dtypes, and `verify` sees faults."""
+"""The IR: equal nodes are one, a graph reads as text, one capture serves all ranks and dtypes, and
+`verify` sees faults.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import ops
 from multigrad.errors import MultigradError
-from multigrad.ir import ops
-from multigrad.ir import verify as verifying
 from multigrad.ir.graph import Graph, Node, make_node
-from multigrad.ir.ops import Op
-from multigrad.ir.record import Trace, constant
+from multigrad.ir.op import Op
 from multigrad.ir.types import BOOL_SCALAR, FLOAT_SCALAR, INPUT, INT_SCALAR, KEY, UNKNOWN, Type
-from multigrad.ir.verify import CHECKS, InvalidGraph, verify
+from multigrad.passes import verify as verifying
+from multigrad.passes.verify import CHECKS, InvalidGraph, verify
 from multigrad.registry import resolve
 from multigrad.testing.oracles import DTYPES, LIBRARY, spread
+from multigrad.tracing.trace import Trace, constant
 
 from .unseen import Unseen
 
@@ -49,7 +51,7 @@ def apply_op(op: Op, *operands: Node, type_: Type = INPUT, **attrs: Any) -> Node
     return make_node(op, operands, attrs, type_)
 
 
-# --- nodes ------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 def test_the_same_operation_written_twice_is_one_node() -> None:
@@ -112,13 +114,13 @@ def test_operands_come_before_their_users_and_each_node_once() -> None:
     value = Trace("order").input("tin", INPUT)
     for _ in range(5000):  # deeper than Python's own stack
         value = value + value
-    nodes = list(graph_of(value.node).nodes())
+    nodes = graph_of(value.node).nodes
     place = {node: i for i, node in enumerate(nodes)}
     assert len(place) == len(nodes) == 5001
     assert all(place[operand] < place[node] for node in nodes for operand in node.operands)
 
 
-# --- text --------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def test_the_text_form_shows_types_operands_attributes_and_lines() -> None:
@@ -149,7 +151,7 @@ def test_the_text_of_every_rule_names_each_result_before_it_is_used(name: str) -
     assert last.startswith("  return ")
 
 
-# --- one capture ---------------------------------------------------------------------------------------
+# --- one capture ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unproven")
@@ -173,7 +175,7 @@ def test_one_capture_serves_every_rank_and_dtype_on_every_backend(backend: Any) 
     assert len(captures) == 1
 
 
-# --- verify: each check has a node that it refuses --------------------------------------------------
+# --- verify: each check has a node that it refuses ------------------------------------------------
 
 
 def unlisted() -> Graph:
@@ -230,7 +232,9 @@ BROKEN: dict[str, tuple[Callable[[], Graph], ...]] = {
         lambda: graph_of(apply_op(ops.ANY, X, axis=None, keepdims=False, type_=MASK)),
     ),
     "arithmetic_takes_numbers": (
-        lambda: graph_of(apply_op(ops.ADD, leaf("tin", MASK), constant(1)), inputs=(leaf("tin", MASK),)),
+        lambda: graph_of(
+            apply_op(ops.ADD, leaf("tin", MASK), constant(1)), inputs=(leaf("tin", MASK),)
+        ),
         lambda: graph_of(apply_op(ops.MUL, X, apply_op(ops.GT, X, constant(0), type_=MASK))),
     ),
     "integers_are_for_integer_ops": (
@@ -249,7 +253,7 @@ BROKEN: dict[str, tuple[Callable[[], Graph], ...]] = {
             apply_op(ops.WHERE, apply_op(ops.GT, X, G, type_=MASK), constant(1.0), constant(2.0))
         ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
@@ -266,12 +270,12 @@ def test_an_invalid_graph_is_a_multigrad_error() -> None:
 
 def test_what_capture_makes_of_every_rule_is_legal() -> None:
     for name in LIBRARY:
-        family = xg.get(name).spec().family
+        family = xg.get(name).bound_rule().specialization
         verify(family.graph(True, {}))
         verify(family.graph(False, {}))
 
 
-# --- types ----------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,8 @@ def test_random_rule_on_parameters_draws_once_per_parameter_and_repeats_by_key(m
     first = gradients(model, **use)
     assert first == gradients(model, **use)
     assert first != gradients(model, rule="full_jam", scope="params", key=8)
-    # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7, 1).
+    # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7,
+    # 1).
     np.testing.assert_allclose(first, [3 * 0.6751335859298706, 2 * 0.8673704862594604], rtol=1e-6)
 
 
@@ -200,7 +201,7 @@ def test_evaluation_between_forward_and_backward_does_not_count_as_a_forward(mod
     assert [p.grad.item() for p in model.parameters()] == [30.0, 20.0]
 
 
-# --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------------
+# --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------
 
 
 def in_force(rule: str | None) -> AbstractContextManager[Any]:
@@ -330,8 +331,9 @@ def test_checkpoint_in_compiled_code_keeps_the_rule() -> None:
     act = xg.activation("Heaviside")
     f = torch.compile(
         lambda x: checkpoint(lambda x: act(x) * 2.0, x, use_reentrant=False),
-        backend="aot_eager", fullgraph=True,
-    )  # fmt: skip
+        backend="aot_eager",
+        fullgraph=True,
+    )
     for rule, expected in [("triangular", 2.0 * triangle(X)), ("straight_through", 0 * X + 2.0)]:
         x = leaf()
         with xg.use(rule):

@@ -224,7 +224,8 @@ def test_each_modules_own_last_forward_decides(model: Any) -> None:
 
 def test_random_rule_repeats_by_its_key(model: Any) -> None:
     use = {"rule": "full_jam", "scope": "params", "key": 7}
-    # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7, 1).
+    # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7,
+    # 1).
     expected = [3 * 0.6751335859298706, 2 * 0.8673704862594604]
     for _ in range(2):
         np.testing.assert_allclose(gradients(model, **use), expected, rtol=1e-6)
@@ -342,7 +343,8 @@ def test_functional_calls_with_a_models_own_parameters_are_reached(model: Any) -
 
 
 def test_replicas_that_hold_no_parameters_of_their_own_are_untouched(model: Any) -> None:
-    # What nn.DataParallel runs on each device: copies of the modules around tensors made of the parameters.
+    # What nn.DataParallel runs on each device: copies of the modules around tensors made of the
+    # parameters.
     replica = model[0]._replicate_for_data_parallel()
     replica._parameters = {"weight": model[0].weight * 1.0, "bias": None}
     with xg.use(**TEN):
@@ -350,7 +352,7 @@ def test_replicas_that_hold_no_parameters_of_their_own_are_untouched(model: Any)
     assert backward(model, loss) == [1.0, None]
 
 
-# --- torch.compile ---------------------------------------------------------------------------------------
+# --- torch.compile --------------------------------------------------------------------------------
 
 
 def compiled(what: Any) -> Any:

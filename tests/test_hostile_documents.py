@@ -1,6 +1,8 @@
-"""Documents from anywhere: each is read, or refused with FormatError; nothing is executed, hangs or grows.
+"""Documents from anywhere: each is read, or refused with FormatError; nothing is executed, hangs or
+grows.
 
-The bombs are written by hand; thousands of documents more are good ones with something changed at random.
+The bombs are written by hand; thousands of documents more are good ones with something changed at
+random.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ FLOAT = ["scalar", "float"]
 def rule(nodes: list[Any], **changes: Any) -> Document:
     """A document of one rule, whose graph has these nodes after grad_out and tin."""
     graph = {
-        "tin": True, "facts": {}, "inputs": [["grad_out", TENSOR], ["tin", TENSOR]], "nodes": nodes,
+        "tin": True,
+        "facts": {},
+        "inputs": [["grad_out", TENSOR], ["tin", TENSOR]],
+        "nodes": nodes,
         "outputs": [1 + len(nodes)],
-    }  # fmt: skip
+    }
     return {
-        "format": "multigrad", "version": 1, "kind": "rule", "name": "sent", "first_order": False, "bound": {},
+        "format": "multigrad", "version": 1, "kind": "rule", "name": "sent", "first_order": False,
+        "bound": {},
         "doc": "", "params": [], "arrays": [], "graphs": [graph], **changes,
     }  # fmt: skip
 
@@ -61,8 +67,10 @@ def test_the_smallest_document_is_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "null", "3", "[]", "{}", '{"format": "other", "version": 1}', b"\xff\xfe\x00", b"\x80\x04\x95",
-        '{"format": "multigrad", "version": 1', "\ufeff{}", "'format'", "{1: 2}", "[1,]", "\x00" * 100,
+        "", "null", "3", "[]", "{}", '{"format": "other", "version": 1}', b"\xff\xfe\x00",
+        b"\x80\x04\x95",
+        '{"format": "multigrad", "version": 1', "\ufeff{}", "'format'", "{1: 2}", "[1,]",
+        "\x00" * 100,
         '{"format": "multigrad", "version": NaN}', '{"format": "multigrad", "version": Infinity}',
     ],
 )  # fmt: skip
@@ -91,11 +99,15 @@ def test_brackets_in_strings_are_no_nesting() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '"' * 1_000_001, '"' + '\\"' * 4_000_000, '"' + "\\" * 5_000_001, "[" + "0," * 5_000_000, "{}" * 4_000_000,
-        "[" + '{"a":1},' * 1_000_000, '{"version": ' + "9" * 5_000_000 + "}", "[" + "1" * 9_999 + "]",
-        '{"version": 0.' + "1" * 5_000_000 + "}", '{"version": 1e' + "9" * 5_000_000 + "}", " " * 17_000_000,
+        '"' * 1_000_001, '"' + '\\"' * 4_000_000, '"' + "\\" * 5_000_001, "[" + "0," * 5_000_000,
+        "{}" * 4_000_000,
+        "[" + '{"a":1},' * 1_000_000, '{"version": ' + "9" * 5_000_000 + "}",
+        "[" + "1" * 9_999 + "]",
+        '{"version": 0.' + "1" * 5_000_000 + "}", '{"version": 1e' + "9" * 5_000_000 + "}",
+        " " * 17_000_000,
     ],
-    ids=["quotes", "escapes", "backslashes", "zeros", "empty", "objects", "digits", "int", "decimals", "exponent", "spaces"],
+    ids=["quotes", "escapes", "backslashes", "zeros", "empty", "objects", "digits", "int",
+        "decimals", "exponent", "spaces"],
 )  # fmt: skip
 def test_large_texts_are_refused_in_time_and_in_little_memory(tmp_path: Path, text: str) -> None:
     refused_text(tmp_path, text)
@@ -189,28 +201,37 @@ def test_wrong_fields_are_named(change: Document, match: str) -> None:
         ({"op": "concatenate", "attrs": {"axis": 0}, "type": TENSOR}, "takes 1 operands, got 0"),
         ({"op": "ad", "of": [0, 0], "type": TENSOR}, "no op that this version knows; did you mean"),
         ({"op": "input", "attrs": {"name": "x"}, "type": TENSOR}, "no op that this version knows"),
-        ({"op": "call", "of": [0], "attrs": {"function": 1, "position": 0}, "type": TENSOR}, "no op that"),
+        ({"op": "call", "of": [0], "attrs": {"function": 1, "position": 0}, "type": TENSOR},
+            "no op that"),
         ({"op": ["add"], "of": [0, 0], "type": TENSOR}, "no op that this version knows"),
         ({"op": "add", "of": [0, 0], "type": ["tensor", "float64", "x"]}, "its type is"),
         ({"op": "add", "of": [0, 0], "type": ["tensor", "T", [1, 2]]}, "its type is"),
         ({"op": "gt", "of": [0, 0], "type": TENSOR}, "its type is"),
         ({"op": "add", "of": [0, 0], "type": TENSOR, "exec": "print()"}, "no field 'exec'"),
-        ({"op": "add", "of": [0, 0], "type": TENSOR, "at": "/etc/passwd:1"}, "expected 'file.py:12'"),
+        ({"op": "add", "of": [0, 0], "type": TENSOR, "at": "/etc/passwd:1"},
+            "expected 'file.py:12'"),
         ({"op": "add", "of": [0, 0], "type": TENSOR, "at": "a\nb:1"}, "not printable"),
         ({"op": "and", "of": [0, 0], "type": ["tensor", "bool", "x"]}, "logic_takes_bools"),
         ({"op": "bitwise_and", "of": [0, 0], "type": TENSOR}, "integers_are_for_integer_ops"),
         ({"op": "uniform_like", "of": [0, 0], "type": TENSOR}, "keys_are_for_draws"),
-        ({"op": "sum", "of": [0], "attrs": {"axis": 0}, "type": TENSOR}, "the field 'keepdims' is missing"),
-        ({"op": "array", "of": [0], "attrs": {"dtype": "T", "value": 3}, "type": UNKNOWN}, "arrays"),
-        ({"op": "array", "of": [0], "attrs": {"dtype": "T", "value": {"array": 0}}, "type": UNKNOWN}, "no index"),
+        ({"op": "sum", "of": [0], "attrs": {"axis": 0}, "type": TENSOR}, ("the field 'keepdims' is "
+                                                                         "missing")),
+        ({"op": "array", "of": [0], "attrs": {"dtype": "T", "value": 3}, "type": UNKNOWN},
+            "arrays"),
+        ({"op": "array", "of": [0], "attrs": {"dtype": "T", "value": {"array": 0}},
+            "type": UNKNOWN}, "no index"),
         ({"op": "const", "attrs": {"value": "1"}, "type": FLOAT}, "a constant is a number"),
         ({"op": "const", "attrs": {"value": None}, "type": FLOAT}, "a constant is a number"),
-        ({"op": "const", "attrs": {"value": {"float": "1.0"}}, "type": FLOAT}, "expected one of nan"),
+        ({"op": "const", "attrs": {"value": {"float": "1.0"}}, "type": FLOAT},
+            "expected one of nan"),
         ({"op": "const", "attrs": {"value": 1}, "type": FLOAT}, "its type is"),
-        ({"op": "cast", "of": [0], "attrs": {"dtype": "complex64"}, "type": TENSOR}, "no legal value"),
-        ({"op": "cast", "of": [0], "attrs": {"dtype": None}, "type": ["tensor", None, "x"]}, "dtypes_are_known"),
+        ({"op": "cast", "of": [0], "attrs": {"dtype": "complex64"}, "type": TENSOR},
+            "no legal value"),
+        ({"op": "cast", "of": [0], "attrs": {"dtype": None}, "type": ["tensor", None, "x"]},
+            "dtypes_are_known"),
         ({"op": "softmax", "of": [0], "attrs": {"axis": 1 << 40}, "type": TENSOR}, "too large"),
-        ({"op": "einsum", "of": [0], "attrs": {"subscripts": "ij->ijk"}, "type": UNKNOWN}, "no operand has"),
+        ({"op": "einsum", "of": [0], "attrs": {"subscripts": "ij->ijk"}, "type": UNKNOWN},
+            "no operand has"),
     ],
 )  # fmt: skip
 def test_wrong_nodes_are_named(node: Document, match: str) -> None:
@@ -251,16 +272,24 @@ def chain(*steps: Document) -> list[Document]:
 
 
 BOMBS: dict[str, Callable[[], list[Document]]] = {
-    "repeat": lambda: chain({"op": "repeat", "attrs": {"repeats": 10**9, "axis": 0}, "type": UNKNOWN}),
-    "repeated": lambda: chain(*[{"op": "repeat", "attrs": {"repeats": 100, "axis": 0}, "type": UNKNOWN}] * 9),
+    "repeat": lambda: chain({"op": "repeat", "attrs": {"repeats": 10**9, "axis": 0},
+        "type": UNKNOWN}),
+    "repeated": lambda: chain(*[{"op": "repeat", "attrs": {"repeats": 100, "axis": 0},
+        "type": UNKNOWN}] * 9),
     "tile": lambda: chain({"op": "tile", "attrs": {"repetitions": [1000] * 4}, "type": UNKNOWN}),
     "tiled": lambda: chain(*[{"op": "tile", "attrs": {"repetitions": [99]}, "type": UNKNOWN}] * 50),
-    "pad": lambda: chain({"op": "pad", "attrs": {"widths": [[0, 10**9]], "fill": 0.0}, "type": UNKNOWN}),
-    "shape": lambda: chain({"op": "broadcast_to_shape", "attrs": {"shape": [10**6, 10**6]}, "type": UNKNOWN}),
-    "ranks": lambda: chain({"op": "broadcast_to_shape", "attrs": {"shape": [2] * 64}, "type": UNKNOWN}),
-    "concatenate": lambda: chain(*[{"op": "concatenate", "attrs": {"axis": 0}, "type": UNKNOWN, "times": 2}] * 40),
-    "stack": lambda: chain(*[{"op": "stack", "attrs": {"axis": 0}, "type": UNKNOWN, "times": 16}] * 9),
-    "take": lambda: chain(*[{"op": "take", "attrs": {"indices": [0] * 5000, "axis": 0}, "type": UNKNOWN}] * 3),
+    "pad": lambda: chain({"op": "pad", "attrs": {"widths": [[0, 10**9]], "fill": 0.0},
+        "type": UNKNOWN}),
+    "shape": lambda: chain({"op": "broadcast_to_shape", "attrs": {"shape": [10**6, 10**6]},
+        "type": UNKNOWN}),
+    "ranks": lambda: chain({"op": "broadcast_to_shape", "attrs": {"shape": [2] * 64},
+        "type": UNKNOWN}),
+    "concatenate": lambda: chain(*[{"op": "concatenate", "attrs": {"axis": 0}, "type": UNKNOWN,
+        "times": 2}] * 40),
+    "stack": lambda: chain(*[{"op": "stack", "attrs": {"axis": 0}, "type": UNKNOWN,
+        "times": 16}] * 9),
+    "take": lambda: chain(*[{"op": "take", "attrs": {"indices": [0] * 5000, "axis": 0},
+        "type": UNKNOWN}] * 3),
 }  # fmt: skip
 
 
@@ -298,11 +327,17 @@ def test_arrays_are_as_large_as_their_bytes(shape: Any) -> None:
 @pytest.mark.parametrize(
     "array",
     [
-        {"dtype": "object", "data": "AACAPw=="}, {"dtype": "O8", "data": "AACAPw=="}, {"dtype": "V4", "data": "AACAPw=="},
-        {"dtype": "float32", "data": "AACAP===" }, {"dtype": "float32", "data": "AAC PW=="}, {"dtype": "bool", "data": "/w=="},
-        {"dtype": "float32", "data": 4}, {"dtype": ["float32"], "data": "AACAPw=="}, {"dtype": "float32", "data": "é" * 8},
+        {"dtype": "object", "data": "AACAPw=="},
+        {"dtype": "O8", "data": "AACAPw=="},
+        {"dtype": "V4", "data": "AACAPw=="},
+        {"dtype": "float32", "data": "AACAP==="},
+        {"dtype": "float32", "data": "AAC PW=="},
+        {"dtype": "bool", "data": "/w=="},
+        {"dtype": "float32", "data": 4},
+        {"dtype": ["float32"], "data": "AACAPw=="},
+        {"dtype": "float32", "data": "é" * 8},
     ],
-)  # fmt: skip
+)
 def test_arrays_are_plain_numbers(array: Document) -> None:
     refused(rule([], arrays=[{"shape": [1], **array}]), r"arrays\[0\]")
 
@@ -313,5 +348,11 @@ def test_parts_are_not_nested_without_end() -> None:
         inner = {
             name: document[name] for name in document if name not in ("format", "version", "kind")
         }
-        document = {**{n: rule([])[n] for n in ("format", "version", "kind", "name", "first_order", "bound")}, "parts": [inner]}  # fmt: skip
+        document = {
+            **{
+                n: rule([])[n]
+                for n in ("format", "version", "kind", "name", "first_order", "bound")
+            },
+            "parts": [inner],
+        }
     refused(document, "nested more than 48 deep")

@@ -1,4 +1,6 @@
-"""Strings of a document never become code: not in any field, and not as the name of a rule, a param or a Function."""
+"""Strings of a document never become code: not in any field, and not as the name of a rule, a param
+or a Function.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,12 @@ from multigrad.functions.function import Function
 from .test_hostile_documents import FLOAT, TENSOR, UNKNOWN, Document, X, rule
 
 CODE = (
-    "__import__('os').system('touch {file}')", "x'); open({file!r}, 'w'); ('", "x\"); open({file!r}, 'w'); (\"",
-    "a:\n    open({file!r}, 'w')\n", "a=open({file!r},'w')", '"""\nopen({file!r}, "w")\n"""', "{{open({file!r}, 'w')}}",
-    "lambda:0", "__class__", "__import__", "import", "None", "a b", "a.b", "a;b", "a\u2028b", "", "\N{LATIN SMALL LIGATURE FI}",
+    "__import__('os').system('touch {file}')", "x'); open({file!r}, 'w'); ('",
+    "x\"); open({file!r}, 'w'); (\"",
+    "a:\n    open({file!r}, 'w')\n", "a=open({file!r},'w')", '"""\nopen({file!r}, "w")\n"""',
+    "{{open({file!r}, 'w')}}",
+    "lambda:0", "__class__", "__import__", "import", "None", "a b", "a.b", "a;b", "a\u2028b", "",
+    "\N{LATIN SMALL LIGATURE FI}",
 )  # fmt: skip
 
 
@@ -75,7 +80,9 @@ def put(data: Document, path: tuple[Any, ...], value: Any) -> None:
 
 
 def use(loaded: Any) -> None:
-    """Run what was loaded in every way that makes code of it; what it computes may fail in its own way."""
+    """Run what was loaded in every way that makes code of it; what it computes may fail in its own
+    way.
+    """
     runs = [lambda: xg.show(loaded, memory=True), lambda: xg.source(loaded, "numpy")]
     if isinstance(loaded, Function):
         for form in tuple(loaded.variants.values()):
@@ -130,7 +137,9 @@ def test_no_string_of_a_document_becomes_code(tmp_path: Path, text: str) -> None
     assert loaded < 20  # names and docs of rules and the values of a param may be any text
 
 
-@pytest.mark.parametrize("name", ["x; import os", "a\nb", "\u00b2", "torch", "None", "def", "class", "self", "'", '"', "\\", "{}", "%s", "\N{LATIN SMALL LIGATURE FI}", "A" * 200])  # fmt: skip
+@pytest.mark.parametrize("name",
+    ["x; import os", "a\nb", "\u00b2", "torch", "None", "def", "class", "self", "'", '"', "\\",
+        "{}", "%s", "\N{LATIN SMALL LIGATURE FI}", "A" * 200])  # fmt: skip
 def test_a_rule_of_any_name_is_lowered_under_a_harmless_one(backend: Any, name: str) -> None:
     node = {"op": "neg", "of": [0], "type": TENSOR}
     try:
@@ -144,8 +153,10 @@ def test_a_rule_of_any_name_is_lowered_under_a_harmless_one(backend: Any, name: 
 
 # Words that stand in emitted code of some framework, or that Python has a meaning for.
 WORDS = (
-    "torch", "tf", "np", "jax", "self", "cls", "type", "super", "map", "staticmethod", "residuals", "function",
-    "forward", "backward", "keep", "kept", "output", "output_0", "grad_out_0", "cotangents", "v1", "where", "sum",
+    "torch", "tf", "np", "jax", "self", "cls", "type", "super", "map", "staticmethod", "residuals",
+    "function",
+    "forward", "backward", "keep", "kept", "output", "output_0", "grad_out_0", "cotangents", "v1",
+    "where", "sum",
     "mul", "shape_of_x", "wrap", "prepare", "primals", "gradient",
 )  # fmt: skip
 

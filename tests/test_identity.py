@@ -1,4 +1,6 @@
-"""Which rules, params and arguments are the same: those that are one object, or nothing tells apart; whatever their `==` says."""
+"""Which rules, params and arguments are the same: those that are one object, or nothing tells
+apart; whatever their `==` says.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_a_param_that_is_branched_on_keeps_the_sign_of_its_zero(backend: Any) ->
     np.testing.assert_array_equal(signs, [[False] * 3, [True] * 3, [False] * 3])
 
 
-# --- what the parts of a composed rule have bound ----------------------------------------------------------
+# --- what the parts of a composed rule have bound -------------------------------------------------
 
 
 def counted_scale(captures: Unseen) -> xg.Rule:
@@ -199,10 +201,10 @@ def test_what_a_part_has_bound_does_not_reach_a_part_that_takes_everything(backe
     np.testing.assert_allclose(run(backend, rule), 2 * X)
     native = xg.compose(xg.get("scale").with_params(s=2.0), xg.compose(greedy).copy(native=True))
     np.testing.assert_allclose(run(backend, native), 2 * X)
-    assert set(rule.params) == set() and rule.spec().params == {}
+    assert set(rule.params) == set() and rule.bound_rule().params == {}
 
 
-# --- arguments of Functions ------------------------------------------------------------------------------
+# --- arguments of Functions -----------------------------------------------------------------------
 
 
 @xg.function

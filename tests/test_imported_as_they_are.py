@@ -1,4 +1,6 @@
-"""A class or a function that cannot be imported is itself on its own framework, and elsewhere an error that says why."""
+"""A class or a function that cannot be imported is itself on its own framework, and elsewhere an
+error that says why.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`xg.jit`: numbers and keys are run-time arguments, a changed rule retraces, an earlier one is a cache hit."""
+"""`xg.jit`: numbers and keys are run-time arguments, a changed rule retraces, an earlier one is a
+cache hit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which code counts as a library's: a framework's wherever it was installed, the user's own never."""
+"""Which code counts as a library's: a framework's wherever it was installed, the user's own
+never.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What users hand to us goes when they let it go: models, closures, tensors, arguments; and what was made of it goes with it."""
+"""What users hand to us goes when they let it go: models, closures, tensors, arguments; and what
+was made of it goes with it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.rulebook import codes
 
 from .unseen import Unseen
 
@@ -57,9 +60,14 @@ def registered(model: Model) -> Any:
 
 
 MAKERS = [
-    bound_method, closure, native, registered, lambda model: model.branching,
-    lambda model: model.asking, lambda model: xg.compose(model.rule, "scale").with_params(s=1.0),
-]  # fmt: skip
+    bound_method,
+    closure,
+    native,
+    registered,
+    lambda model: model.branching,
+    lambda model: model.asking,
+    lambda model: xg.compose(model.rule, "scale").with_params(s=1.0),
+]
 NAMES = ["method", "closure", "native", "registered", "uncapturable", "asking", "part"]
 
 
@@ -156,7 +164,7 @@ def test_a_rule_that_is_held_keeps_its_code_through_many_uses() -> None:
     assert len(captures) == 2  # alone, and in the chain
 
 
-# --- Functions -------------------------------------------------------------------------------------------
+# --- Functions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
@@ -222,7 +230,7 @@ def test_a_function_that_cannot_be_captured_keeps_no_tensor_of_its_first_call(ba
     assert gone() is None
 
 
-# --- what is bounded -------------------------------------------------------------------------------------
+# --- what is bounded ------------------------------------------------------------------------------
 
 
 def test_memory_stays_when_rules_come_and_go() -> None:
@@ -245,6 +253,19 @@ def test_memory_stays_when_rules_come_and_go() -> None:
         work(100)
         marks.append(held())
     tracemalloc.stop()
-    # The least of three: a large table of the process that grows in between is no leak, and grows once.
+    # The least of three: a large table of the process that grows in between is no leak, and grows
+    # once.
     assert min(np.diff(marks)) < 60_000, "bytes are kept of 100 rules"
     assert len(linecache.cache) < sources + 50, "sources are kept of rules that are gone"
+
+
+def test_what_is_kept_of_one_rule_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(ctx: Any, grad_out: Tensor, tin: Tensor, mode: str = "") -> Tensor:
+        return grad_out * len(mode)
+
+    monkeypatch.setattr(codes, "MOST_CODES", 8)
+    rule = xg.compose(scaled)
+    for n in range(20):
+        np.testing.assert_array_equal(rule(None, X, X, mode="m" * n), n * X)
+    assert len(codes._codes) <= 8
+    assert max(len(keys) for _, keys in codes._owned.values()) <= 8, "keys are kept of codes gone"

@@ -1,4 +1,6 @@
-"""Lowered code is what an expert would have written: the same compiled instructions, the same saved tensors."""
+"""Attached code is what an expert would have written: the same compiled instructions, the same
+saved tensors.
+"""
 
 from __future__ import annotations
 

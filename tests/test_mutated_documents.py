@@ -1,4 +1,5 @@
-"""Good documents with something changed at random: each is read, or refused with FormatError, and quickly.
+"""Good documents with something changed at random: each is read, or refused with FormatError, and
+quickly.
 
 A failure prints the seed, which is all that a change depends on.
 """
@@ -25,10 +26,14 @@ xp = xg.xp
 Document = Any
 COUNT, PER_TEST = 10_000, 1_000
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 7, 64, 10**6, 2**31, 2**32, -(2**62), 2**64, 10**40, 0.0, -0.0, 0.5, 1e-320, 1e308,
-    "", "x", "?", "T", "tin", "grad_out", "key", "float32", "bool", "tensor", "scalar", "reduced", "nan", "...", "\x00",
-    "\ud800", "a b", "__class__", [], {}, [[]], [0], [0, 1], [None], [0, 0, 0], ["..."], [[0, 1]], {"float": "nan"},
-    {"float": "-0.0"}, {"float": "1"}, {"array": 0}, {"array": 9}, {"": None}, [10**6] * 3, [2] * 70, "9" * 300,
+    None, True, False, 0, 1, -1, 2, 7, 64, 10**6, 2**31, 2**32, -(2**62), 2**64, 10**40, 0.0, -0.0,
+    0.5, 1e-320, 1e308,
+    "", "x", "?", "T", "tin", "grad_out", "key", "float32", "bool", "tensor", "scalar", "reduced",
+    "nan", "...", "\x00",
+    "\ud800", "a b", "__class__", [], {}, [[]], [0], [0, 1], [None], [0, 0, 0], ["..."], [[0, 1]],
+    {"float": "nan"},
+    {"float": "-0.0"}, {"float": "1"}, {"array": 0}, {"array": 9}, {"": None}, [10**6] * 3,
+    [2] * 70, "9" * 300,
 )  # fmt: skip
 
 
@@ -77,7 +82,9 @@ def good_documents() -> list[Document]:
 
 
 def pick_place(data: Document, rng: random.Random) -> tuple[Any, Any]:
-    """A list or object in the data, and an index in it; anywhere, and deep inside as often as not."""
+    """A list or object in the data, and an index in it; anywhere, and deep inside as often as
+    not.
+    """
     holder, index = data, rng.choice(list(data))
     while True:
         inner = holder[index]

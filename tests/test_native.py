@@ -1,4 +1,6 @@
-"""Rules that run as they are: when, with which warning, and what happens on another framework's tensors."""
+"""Rules that run as they are: when, with which warning, and what happens on another framework's
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def registry_as_found() -> Iterator[None]:
 
 
 def make_uncapturable() -> Callable[..., Any]:
-    """Make a new function that branches on a tensor, so that no earlier test has warned about it."""
+    """Make a new function that branches on a tensor, so that no earlier test has warned about
+    it.
+    """
 
     def halves_large(
         ctx: Any, grad_out: Any, tin: Any, limit: float = 1.0, side: str = "up"
@@ -68,7 +72,7 @@ def make_rule_of(name: str) -> Callable[..., Any]:
     return rule
 
 
-# --- native=None ---------------------------------------------------------------------------------------
+# --- native=None ----------------------------------------------------------------------------------
 
 
 def test_uncapturable_rule_runs_as_it_is_with_a_warning_at_its_line(backend: Any) -> None:
@@ -161,7 +165,7 @@ def test_elsewhere_it_is_an_error_that_says_so(backend: Any) -> None:
             rule(None, *arrays)
 
 
-# --- native=True and native=False ------------------------------------------------------------------------
+# --- native=True and native=False -----------------------------------------------------------------
 
 
 def test_native_true_runs_as_it_is_without_a_warning(backend: Any) -> None:
@@ -211,7 +215,7 @@ def test_native_takes_no_other_value() -> None:
         xg.register("mine", native="yes")  # type: ignore[arg-type]
 
 
-# --- in a composed rule ------------------------------------------------------------------------------------
+# --- in a composed rule ---------------------------------------------------------------------------
 
 
 def test_composed_rule_with_a_native_part_runs_as_it_is(backend: Any) -> None:
@@ -239,7 +243,7 @@ def test_composed_rule_with_an_uncapturable_part_warns_at_its_line(backend: Any)
     assert (caught[0].filename, caught[0].lineno) == (__file__, marked_line(function))
 
 
-# --- what it returns -----------------------------------------------------------------------------------------
+# --- what it returns ------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "None": (lambda g: None, "returned None"),

@@ -1,4 +1,6 @@
-"""A Python number, an integer above all, that comes before a tensor: eager and compiled, on every backend."""
+"""A Python number, an integer above all, that comes before a tensor: eager and compiled, on every
+backend.
+"""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ def test_a_recorded_gradient_is_a_graph_that_may_be_differentiated(
     act, values = xg.activation(forward), torch.linspace(-1.2, 1.3, 7)
     with xg.use(rule):
         recorded = make_fx(torch.func.grad(lambda x: act(x).sum()), tracing_mode=mode)(values)
-        traced = make_fx(
-            lambda x: torch.autograd.grad(act(x).sum(), x)[0], tracing_mode=mode
-        )(values.clone().requires_grad_())  # fmt: skip
+        traced = make_fx(lambda x: torch.autograd.grad(act(x).sum(), x)[0], tracing_mode=mode)(
+            values.clone().requires_grad_()
+        )
     expected = gradient(act, values.clone().requires_grad_(), rule)
     for graph in (recorded, traced):
         x = values.clone().requires_grad_()

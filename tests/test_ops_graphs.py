@@ -1,4 +1,6 @@
-"""Ops over whole arrays in TensorFlow's graphs: lengths known at run time only, and its vectorized map."""
+"""Ops over whole arrays in TensorFlow's graphs: lengths known at run time only, and its vectorized
+map.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,35 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.ir import neutral
 from multigrad.testing.conformance.test_ops_arrays import REDUCTIONS
+from multigrad.testing.conformance.test_ops_declared import OF_ANY_SHAPE
 from multigrad.testing.conformance.test_ops_ordering import ALONG, EXACT
 from multigrad.testing.conformance.test_ops_shapes import MOVES, UNDOING
 from multigrad.testing.conformance.test_vjps import OTHER, X
+from multigrad.testing.declared import Case
 from multigrad.testing.oracles import FLOAT32, spread
+from multigrad.tracing import xp_all as neutral
 
 xp: Any = neutral  # `xg.xp`, and the functions that only VJPs call
 Wide = Any
 Function = Callable[..., Any]
 
 
+def called(case: Case) -> Function:
+    """A case as a plain function, which TensorFlow can refer to weakly."""
+    return lambda t: case(t)
+
+
 COMPILED: dict[str, tuple[tuple[int, ...], Function]] = {
-    **{name: ((2, 3, 4), lambda t, f=row[0]: f(t, axis=(0, 2), keepdims=False)) for name, row in REDUCTIONS.items()},
-    **{name: ((2, 3, 4), lambda t, f=row[0]: f(t, axis=1)) for name, row in {**ALONG, **EXACT}.items()},
+    **{
+        name: ((2, 3, 4), lambda t, f=row[0]: f(t, axis=(0, 2), keepdims=False))
+        for name, row in REDUCTIONS.items()
+    },
+    **{
+        name: ((2, 3, 4), lambda t, f=row[0]: f(t, axis=1))
+        for name, row in {**ALONG, **EXACT}.items()
+    },
+    **{name: ((2, 3, 4), called(case)) for name, case in OF_ANY_SHAPE.items()},
     **{name: (row[0], row[1]) for name, row in MOVES.items()},
     **{name: ((2, 3, 4), lambda t, f=row: f[1](f[0](t), t)) for name, row in UNDOING.items()},
     "glu": ((4, 3), lambda t: xp.glu(t, 0)),
@@ -34,7 +50,7 @@ COMPILED: dict[str, tuple[tuple[int, ...], Function]] = {
     "matmul_left": ((3, 3), lambda t: xp.matmul_left(t, t, t)),
     "einsum": ((3, 3), lambda t: xp.einsum("ij,kj->ik", t, t)),
     "unpart": ((2, 3), lambda t: xp.unpart(t, xp.concatenate([t, t]), 1, 0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.backends("tensorflow")

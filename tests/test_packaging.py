@@ -1,4 +1,6 @@
-"""What is installed, and what an import of it costs: no framework, and no library before it is needed."""
+"""What is installed, and what an import of it costs: no framework, and no library before it is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NEEDED_LATER = ["scipy", "ml_dtypes", "optree", "importlib.metadata", "typer", "
 
 
 def loaded_after(code: str, folder: Path) -> set[str]:
-    """Run `code` in a fresh interpreter, outside the source folder: the modules loaded at its end."""
+    """Run `code` in a fresh interpreter, outside the source folder: the modules loaded at its
+    end.
+    """
     code += "\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
     result = subprocess.run(
         [sys.executable, "-c", code],
@@ -83,7 +87,9 @@ def test_distribution_and_module_agree_on_the_version() -> None:
 
 
 def test_every_source_folder_is_installed() -> None:
-    """A folder that the build leaves out works in an editable install and fails for everyone else."""
+    """A folder that the build leaves out works in an editable install and fails for everyone
+    else.
+    """
     for source in [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]:
         spec = find_spec(source.name)
         assert spec is not None and spec.origin is not None, f"{source.name} is not installed"

@@ -157,7 +157,7 @@ def test_gradients_of_torch_func_with_respect_to_parameters_are_refused() -> Non
     assert backward(model, batch) == times(20.0)
 
 
-# --- gradients that are sparse or scaled ------------------------------------------------------------------
+# --- gradients that are sparse or scaled ----------------------------------------------------------
 
 
 def embedding() -> Any:
@@ -255,7 +255,7 @@ def test_autocast_to_float16_without_a_scaler_is_warned_of() -> None:
         assert all("unscale=scaler" in word and "'clip_norm'" in word for word in words)
 
 
-# --- an inner use -------------------------------------------------------------------------------------------
+# --- an inner use ---------------------------------------------------------------------------------
 
 
 def test_a_use_without_a_scope_leaves_the_rule_that_an_outer_one_named_for_params() -> None:

@@ -61,7 +61,7 @@ def run(backend: Any, rule: xg.Rule, **params: Any) -> Any:
     return backend.numpy(rule(None, backend.array(G), backend.array(X), **params))
 
 
-# --- run-time and static -----------------------------------------------------------------------------------
+# --- run-time and static --------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("unproven")
@@ -127,7 +127,7 @@ def test_array_of_rank_zero_is_a_number(every_kind: xg.Rule) -> None:
     np.testing.assert_array_equal(given, G * 2 + 0.5)
 
 
-# --- what decides the kind -------------------------------------------------------------------------------------
+# --- what decides the kind ------------------------------------------------------------------------
 
 
 def annotated_float(ctx, grad_out, tin, p: float = 1): ...
@@ -191,7 +191,7 @@ def test_annotation_then_default_then_value_decide(
         assert type(given) is kind and given == value
 
 
-# --- errors --------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 WRONG = [
     ({"widht": 1.0}, "has no param 'widht'; did you mean 'width'? (it takes anything, axes"),
@@ -274,7 +274,7 @@ def test_params_without_a_rule_are_an_error() -> None:
             attempt()
 
 
-# --- **params ----------------------------------------------------------------------------------------------------------
+# --- **params -------------------------------------------------------------------------------------
 
 
 def test_rule_with_params_receives_everything(backend: Any) -> None:

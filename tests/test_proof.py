@@ -1,4 +1,6 @@
-"""A capture proves itself: the original runs beside its graph, and where they differ the graph is not used."""
+"""A capture proves itself: the original runs beside its graph, and where they differ the graph is
+not used.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,12 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad import family, xp
+from multigrad import xp
 from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
-from multigrad.functions import function as functions
-from multigrad.ir.passes import substitute
+from multigrad.passes.simplify import substitute
+from multigrad.recipes import record as functions
+from multigrad.rulebook import specialization
 
 X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
 ONES = np.ones_like(X)
@@ -37,18 +40,20 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captures from now on forget `exp`."""
 
     def without_exp(graph: Any) -> Any:
-        lost = {n: n.operands[0] for n in graph.nodes() if n.op.name == "exp"}
+        lost = {n: n.operands[0] for n in graph.nodes if n.op.name == "exp"}
         return replace(substitute(graph, lost), locations=graph.locations)
 
-    capture, capture_function = family.capturing.capture, functions.capture_function
+    capture, capture_function = specialization.capturing.capture, functions.capture_function
 
     def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
         variant = capture_function(*args, **kwargs)
-        pair = variant.pair
-        faulty = {"forward": without_exp(pair.forward), "backward": without_exp(pair.backward)}
-        return replace(variant, pair=replace(pair, **faulty))
+        graphs = variant.graphs
+        faulty = {"forward": without_exp(graphs.forward), "backward": without_exp(graphs.backward)}
+        return replace(variant, graphs=replace(graphs, **faulty))
 
-    monkeypatch.setattr(family.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k)))
+    monkeypatch.setattr(
+        specialization.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k))
+    )
     monkeypatch.setattr(functions, "capture_function", capture_function_wrongly)
 
 
@@ -286,4 +291,4 @@ def test_under_all_each_call_is_compared(
     doubled = xg.function(lambda x: x * 2.0, lambda grad_out, x: grad_out * 2.0)
     for _ in range(3):
         doubled(X)
-    assert calls == [{}, *[{"is_call": True}] * 3]
+    assert calls == [{"is_call": False}, *[{"is_call": True}] * 3]

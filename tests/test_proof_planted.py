@@ -1,4 +1,6 @@
-"""A graph that is not what was written is never used: faults are planted in captures, and each must be found."""
+"""A graph that is not what was written is never used: faults are planted in captures, and each must
+be found.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad import family
 from multigrad.errors import NativeRuleWarning, TraceError
-from multigrad.functions import function as functions
+from multigrad.recipes import record as functions
+from multigrad.rulebook import specialization
 
 from .planted_faults import plant
 from .test_every_dialect import DIALECTS, names_in, written_in
@@ -23,7 +25,8 @@ from .test_every_dialect import DIALECTS, names_in, written_in
 SEEDS = range(60)
 X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
 G = np.linspace(0.5, 1.5, 12, dtype=np.float32).reshape(3, 4)
-# Python's max and min take no arrays but in a capture, so what is written in operators alone may not run without one.
+# Python's max and min take no arrays but in a capture, so what is written in operators alone may
+# not run without one.
 WRITTEN_IN = tuple(dialect for dialect in DIALECTS if dialect != "operators")
 
 # Nothing in them can be mistaken: they are their input, or its negative.
@@ -31,7 +34,9 @@ SHOWING_NOTHING = {"straight_through", "gradient_reversal"}
 
 
 def choose(seed: int) -> tuple[str, str, str]:
-    """Return a dialect, a rule written in it, and whether it is captured as a rule or as a Function."""
+    """Return a dialect, a rule written in it, and whether it is captured as a rule or as a
+    Function.
+    """
     dialect = WRITTEN_IN[seed % len(WRITTEN_IN)]
     names = [n for n in names_in(dialect) if n not in SHOWING_NOTHING]
     return dialect, random.Random(seed).choice(names), ("rule", "function")[seed // 7 % 2]
@@ -59,17 +64,17 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def start(seed: int) -> None:
         monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-        capture, capture_function = family.capturing.capture, functions.capture_function
+        capture, capture_function = specialization.capturing.capture, functions.capture_function
 
         def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
             return plant(capture(*args, **kwargs), seed)
 
         def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
             variant = capture_function(*args, **kwargs)
-            backward = plant(variant.pair.backward, seed)
-            return replace(variant, pair=replace(variant.pair, backward=backward))
+            backward = plant(variant.graphs.backward, seed)
+            return replace(variant, graphs=replace(variant.graphs, backward=backward))
 
-        monkeypatch.setattr(family.capturing, "capture", capture_wrongly)
+        monkeypatch.setattr(specialization.capturing, "capture", capture_wrongly)
         monkeypatch.setattr(functions, "capture_function", capture_function_wrongly)
 
     return start

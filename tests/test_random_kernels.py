@@ -1,4 +1,5 @@
-"""The random draws of every backend: jax.random and published vectors are the oracles, not one another.
+"""The random draws of every backend: jax.random and published vectors are the oracles, not one
+another.
 
 Where jax is not installed, values recorded from `jax.random.uniform` (jax 0.10.2) stand in for it.
 """
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from multigrad import random as core
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import RuleError
 
 FLOAT16, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -29,7 +31,8 @@ LONG, LONGER = 70_001, 300_001
 KEY = (0, 7)
 KEYS = ((0, 0), (0, 7), (0xDEADBEEF, 0xFFFFFFFF))
 
-# jax.random.uniform(jax.random.key(7), (70001,), dtype): the first three, and the CRC-32 of all bytes.
+# jax.random.uniform(jax.random.key(7), (70001,), dtype): the first three, and the CRC-32 of all
+# bytes.
 RECORDED_UNIFORMS = {
     FLOAT16: ((0.16015625, 0.4921875, 0.162109375), 0xEC91B27A),
     BFLOAT16: ((0.0390625, 0.0, 0.6640625), 0x21A0362F),
@@ -324,3 +327,10 @@ def test_the_core_draws_without_loading_anything_but_numpy() -> None:
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.needs("torch")
+def test_a_key_drawn_from_torchs_generator_is_two_words() -> None:
+    words = np.array([load_backend("torch").draws.draw_key() for _ in range(64)])
+    assert words.shape == (64, 2)
+    assert words.min() >= 0 and 1 << 31 < words.max() <= core.WORD_MASK

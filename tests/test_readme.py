@@ -22,9 +22,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 def test_the_python_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     code = "\n".join(BLOCKS)
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     zeros_and_ones = [re.sub(r"[^\d ]", "", line).split() for line in run.stdout.splitlines()]
     # torch, jax and TensorFlow print the same gradient.
@@ -33,7 +37,7 @@ def test_the_python_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     promised = re.findall(r"print\(.*\)  # (.*)", code) + re.findall(
         r"^# (?!before)(.*)", code, re.MULTILINE
     )
-    assert len(promised) == 17
+    assert len(promised) == 18
     printed = [line.strip() for line in run.stdout.splitlines()]
     assert [line for line in promised if line.strip() not in printed] == []
 
@@ -52,11 +56,13 @@ def test_the_errors_in_the_table_are_those_that_are_raised() -> None:
 
 @pytest.mark.needs("torch")
 def test_every_switch_of_a_fast_kernel_that_is_named_exists() -> None:
-    from multigrad.lowering.backend import load_backend
+    from multigrad.backend.discovery import load_backend
 
     words = re.findall(r'(?:without\("|MULTIGRAD_WITHOUT=)([\w.,]+)', TEXT)
     named = {name for word in words for name in word.split(",")}
-    rows = {row.name for name in ("numpy", "torch") for row in load_backend(name).fast.patterns}
+    rows = {
+        row.name for name in ("numpy", "torch") for row in load_backend(name).kernels.fast.patterns
+    }
     assert named and named <= rows
 
 
@@ -111,7 +117,7 @@ def test_the_graph_in_the_picture_is_the_one_that_is_shown() -> None:
 
 
 def test_every_activation_is_named() -> None:
-    from multigrad.forwards import ACTIVATIONS
+    from multigrad.lowering.forwards import ACTIVATIONS
 
     assert f"Activations: {', '.join(ACTIVATIONS)}." in TEXT
 

@@ -1,4 +1,6 @@
-"""The registry: names of rules, and what happens when one is taken, unknown, replaced or removed."""
+"""The registry: names of rules, and what happens when one is taken, unknown, replaced or
+removed.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,8 @@ def test_freegrads_names_lead_here() -> None:
 
 def test_rule_of_the_library_is_found_by_threads_that_ask_for_the_first_one() -> None:
     code = (
-        "import sys, threading, multigrad as xg; from concurrent.futures import ThreadPoolExecutor\n"
+        "import sys, threading, multigrad as xg; from concurrent.futures import "
+        "ThreadPoolExecutor\n"
         "sys.setswitchinterval(1e-6); barrier = threading.Barrier(8)\n"
         "find = lambda name: (barrier.wait(), xg.get(name))[1].name\n"
         "with ThreadPoolExecutor(8) as pool: print(*pool.map(find, ['clip_norm'] * 8))"

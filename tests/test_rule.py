@@ -39,7 +39,7 @@ def rule() -> xg.Rule:
     return xg.register("window")(window)
 
 
-# --- calls ------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def test_call_gives_the_gradient_on_every_framework(rule: xg.Rule, backend: Any) -> None:
@@ -89,7 +89,7 @@ def test_rule_called_in_a_rule_checks_its_params(rule: xg.Rule) -> None:
         outer(None, G, X)
 
 
-# --- params and binding -------------------------------------------------------------------------------------
+# --- params and binding ---------------------------------------------------------------------------
 
 
 def test_params_show_names_and_defaults(rule: xg.Rule) -> None:
@@ -146,7 +146,7 @@ def test_bindings_share_one_capture() -> None:
     assert len(captures) == 1
 
 
-# --- pickling and copying ---------------------------------------------------------------------------------------
+# --- pickling and copying -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_locals_function_does_not_pickle_and_says_which() -> None:
         pickle.dumps(rule)
 
 
-# --- what a rule must return ---------------------------------------------------------------------------------------
+# --- what a rule must return ----------------------------------------------------------------------
 
 WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "None": (lambda g, x: None, "returned None; expected the gradient.*zeros_like"),
@@ -256,14 +256,18 @@ def test_a_dataclass_rule_that_cannot_be_captured_runs_as_it_is(backend: Any) ->
     np.testing.assert_array_equal(found, [3.0] * 3)
 
 
-# --- callables and defaults of other kinds --------------------------------------------------------------
+# --- callables and defaults of other kinds --------------------------------------------------------
 
 
 def test_a_default_that_no_param_can_have_is_the_functions_own(backend: Any) -> None:
     def weighted(
-        ctx: Any, grad_out: Any, tin: Any, weights: Any = [1.0, 4.0], names: Any = {"k": 2.0},  # noqa: B006
+        ctx: Any,
+        grad_out: Any,
+        tin: Any,
+        weights: Any = [1.0, 4.0],  # noqa: B006
+        names: Any = {"k": 2.0},  # noqa: B006
         slope: float = 3.0,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return grad_out * weights[1] * names["k"] * slope
 
     rule = xg.register("weighted")(weighted)

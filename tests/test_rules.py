@@ -1,4 +1,5 @@
-"""The rule library as its docstrings describe it: landmarks, edges of windows, missing inputs, and FreeGrad.
+"""The rule library as its docstrings describe it: landmarks, edges of windows, missing inputs, and
+FreeGrad.
 
 Bounds on the error in every dtype are in the conformance suite.
 """
@@ -12,14 +13,16 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, fold_in, spread, uniform
+from multigrad.testing.generator import fold_in, uniform
+from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, spread
 from multigrad.testing.strides import strided
 
 INF, NAN = np.inf, np.nan
 RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
 each_rule = pytest.mark.parametrize("name", LIBRARY)
 
-# (rule, params, {input: factor on the gradient}); a neighbor of an edge is written "edge+" or "edge-".
+# (rule, params, {input: factor on the gradient}); a neighbor of an edge is written "edge+" or
+# "edge-".
 LANDMARKS: tuple[tuple[str, dict[str, Any], dict[Any, float]], ...] = (
     ("d(Linear)", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
     ("straight_through", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
@@ -136,7 +139,7 @@ def test_a_gradient_in_another_dtype_is_cast_to_that_of_the_input(backend: Any, 
     np.testing.assert_array_equal(grad_in, backend.numpy(again))
 
 
-# --- whole tensors ---------------------------------------------------------------------------------
+# --- whole tensors --------------------------------------------------------------------------------
 
 
 def apply(backend: Any, name: str, g: Any, **params: Any) -> Any:
@@ -188,7 +191,7 @@ def test_noise_is_standard_normal_times_sigma(backend: Any) -> None:
     assert stats.kstest(noise, "norm").pvalue > 0.01
 
 
-# --- FreeGrad's own ------------------------------------------------------------------------------------
+# --- FreeGrad's own -------------------------------------------------------------------------------
 
 FREEGRAD_PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
     "d(ReLU)": ({},),

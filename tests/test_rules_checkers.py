@@ -1,7 +1,8 @@
 """The frameworks' own gradient checkers on lowered rules: first and second order, in float64.
 
-A rule that is the true derivative of its forward must pass; a surrogate must not. A surrogate's backward is a
-function of (grad_out, tin) like any other, and its own derivative must be right: that is the second order.
+A rule that is the true derivative of its forward must pass; a surrogate must not. A surrogate's
+backward is a function of (grad_out, tin) like any other, and its own derivative must be right: that
+is the second order.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def test_tensorflow_differentiates_the_backward_of_every_rule(rule: str) -> None
     assert tensorflow_error(backward, X, np.cos(7 * X)) < 1e-8
 
 
-# --- what is kept between forward and backward -----------------------------------------------------------
+# --- what is kept between forward and backward ----------------------------------------------------
 
 INPUT_KEPT = ("arctan", "fast_sigmoid", "triangular")
 MASK_KEPT = ("d(ReLU)", "positive_jam", "rectangular")

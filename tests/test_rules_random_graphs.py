@@ -1,7 +1,9 @@
-"""Rules nobody wrote: random expressions, on every installed backend, against float64 with a bound on rounding.
+"""Rules nobody wrote: random expressions, on every installed backend, against float64 with a bound
+on rounding.
 
-An expression is a nested tuple, evaluated once with `xg.xp` inside a rule, and once with `Exact` numbers. Where
-rounding decides a comparison or an infinity, the oracle knows, and the element is not compared.
+An expression is a nested tuple, evaluated once with `xg.xp` inside a rule, and once with `Exact`
+numbers. Where rounding decides a comparison or an infinity, the oracle knows, and the element is
+not compared.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def evaluate(expression: Expression, algebra: Algebra, names: Mapping[str, Any])
     return algebra[name](*(evaluate(operand, algebra, names) for operand in operands))
 
 
-# --- expressions ------------------------------------------------------------------------------------
+# --- expressions ----------------------------------------------------------------------------------
 
 NUMBERS = st.sampled_from([0.0, 0.1, 0.5, 1.0, -1.0, 2.0, 3.0, -0.3])
 SCALARS = st.one_of(
@@ -108,7 +110,9 @@ REDUCTIONS = st.sampled_from(["mean", "sum", "max", "norm"])
 
 
 def grow(tensors: Any) -> Any:
-    """One level more: functions, operators with a tensor or a number on either side, masks, choices."""
+    """One level more: functions, operators with a tensor or a number on either side, masks,
+    choices.
+    """
     either = st.one_of(tensors, SCALARS)
     masks = st.tuples(st.sampled_from(COMPARISONS), tensors, either)
     masks = st.one_of(

@@ -1,4 +1,6 @@
-"""Numbers and params inside rules: they take the dtype of what they meet, whatever they are, on every backend."""
+"""Numbers and params inside rules: they take the dtype of what they meet, whatever they are, on
+every backend.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ CASES: dict[str, tuple[Body, Body, float]] = {
         lambda g, x, w: xp.maximum(g, w), lambda g, x, w: g * w, NAN,
     ),
     "limits above the range of float16": (
-        lambda g, x, w: xp.minimum(xp.maximum(xp.clip(g, -1e6, w), -w), 1e6), lambda g, x, w: g, 1e6,
+        lambda g, x, w: xp.minimum(xp.maximum(xp.clip(g, -1e6, w), -w), 1e6), lambda g, x, w: g,
+        1e6,
     ),
     "a window above the range of float16": (
         lambda g, x, w: g * ((x >= -w) & (x <= w)), lambda g, x, w: g, 1e6,

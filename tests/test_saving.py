@@ -86,9 +86,8 @@ def compute(backend: Any, rule: Any) -> str:
     digits = bare.tobytes().hex()
     document = json.dumps(rule.to_dict())
     act = xg.activation("Heaviside", rule)
-    if (
-        backend.name == "numpy"
-    ):  # whose gradients a lowered rule gives, which has to hold for any input
+    # Whose gradients a lowered rule gives, which has to hold for any input.
+    if backend.name == "numpy":
         if document.count('"facts"') != document.count('"facts": {}'):
             return digits
         act = xg.lower(rule, "numpy", forward="Heaviside")
@@ -116,9 +115,13 @@ def test_every_rule_gives_the_same_in_another_process_without_its_source(
         f"from tests.test_saving import *; compute_in_folder({str(tmp_path)!r}, {backend.name!r})"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     found = dict(line.split() for line in done.stdout.splitlines())
     assert found == {name: compute(backend, rule) for name, rule in rules.items()}
@@ -230,6 +233,26 @@ def test_without_tin_a_rule_is_saved_where_it_works() -> None:
     assert clip(None, G, None).tobytes() == xg.get("clip_norm")(None, G, None).tobytes()
 
 
+@pytest.mark.needs("jax")
+def test_a_rule_written_with_jax_is_saved() -> None:
+    import jax.numpy as jnp
+
+    def lifted(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
+        return grad_out * jnp.maximum(tin, 0.5)
+
+    loaded = xg.from_dict(xg.compose(lifted).to_dict())
+    np.testing.assert_array_equal(loaded(None, G, X), G * np.maximum(X, 0.5))
+    with pytest.raises(xg.TraceError, match="saved for use with tin, not without"):
+        loaded(None, G, None)
+
+
+def test_what_stands_for_a_function_is_called_as_it_is() -> None:
+    function = xg.from_dict(xg.get("triangular").to_dict()).function
+    expected = xg.get("triangular")(None, G, X, width=2.0)
+    assert function(None, G, X, width=2.0).tobytes() == expected.tobytes()
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
 def test_a_loaded_rule_works_wherever_rules_do() -> None:
     loaded = xg.from_dict(xg.get("triangular").to_dict())
     act = xg.activation("Heaviside", loaded, params={"width": 2.0})
@@ -266,7 +289,7 @@ def test_loaded_rules_pickle_by_their_data(mine: Any) -> None:
 def test_two_rules_of_one_document_share_their_code() -> None:
     document = xg.get("arctan").to_dict()
     first, second = xg.from_dict(document), xg.from_dict(document)
-    assert first.spec().token == second.spec().token
+    assert first.bound_rule().token == second.bound_rule().token
 
 
 def test_draws_go_on_counting_in_a_composed_rule(mine: Any) -> None:

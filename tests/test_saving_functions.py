@@ -1,4 +1,6 @@
-"""Functions saved and loaded: every form in which they were captured, on every framework, without their source."""
+"""Functions saved and loaded: every form in which they were captured, on every framework, without
+their source.
+"""
 
 from __future__ import annotations
 
@@ -140,9 +142,13 @@ def test_functions_give_the_same_in_another_process_without_their_source(
         f"compute_in_folder({str(tmp_path)!r}, {backend.name!r})"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     found = dict(line.split() for line in done.stdout.splitlines())
     for name, function in mine.items():
@@ -157,6 +163,15 @@ def test_a_saved_gradient_is_the_own_one_and_not_the_derivative(backend: Any) ->
     y, gradient = compute_one(backend, loaded, X)
     np.testing.assert_array_equal(y, X * 2)
     np.testing.assert_array_equal(gradient, -np.ones_like(X))
+
+
+def test_a_gradient_of_another_dtype_than_its_argument_is_refused() -> None:
+    document = xg.function(lambda x: x * 2, lambda grad_out, x: grad_out).to_dict()
+    wide = {"op": "cast", "of": [0], "attrs": {"dtype": "float64"}}
+    wide["type"] = ["tensor", "float64", "x"]
+    document["forms"][0]["backward"] |= {"nodes": [wide], "outputs": [2]}
+    with pytest.raises(xg.FormatError, match=r"the gradient of 'x' is float64\[\.\.\.\], not T"):
+        xg.from_dict(document)
 
 
 def compute_one(backend: Any, function: Any, x: Any) -> tuple[Any, Any]:

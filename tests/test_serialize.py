@@ -1,4 +1,6 @@
-"""A graph as data and back: every op of the table, and graphs made of them at random, node for node."""
+"""A graph as data and back: every op of the table, and graphs made of them at random, node for
+node.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.ir import ops
-from multigrad.ir.constants import freeze
+from multigrad import ops
+from multigrad.ir.array_values import freeze
 from multigrad.ir.op import Op
-from multigrad.ir.record import apply
 from multigrad.ir.types import BOOL, INT32, T
+from multigrad.tracing.trace import apply
 
 xp = xg.xp
 Tensor = Any
@@ -26,13 +28,15 @@ ATTRS: dict[str, tuple[Any, ...]] = {
     "axis": (0, -1), "keepdims": (True, False), "approximate": (True, False), "correction": (0, 1),
     "slope": (0.1,), "alpha": (1.5,), "n": (1, 2), "ord": (1, 2, 2.5, float("inf")),
     "q": (0.25, 1.0), "k": (2,), "reverse": (True, False), "descending": (True, False),
-    "shape": ((4, 4), (2, -1)), "axes": ((1, 0), None), "axis1": (0,), "axis2": (1,), "source": (0,),
+    "shape": ((4, 4), (2, -1)), "axes": ((1, 0), None), "axis1": (0,), "axis2": (1,),
+    "source": (0,),
     "destination": (-1,), "shift": (1, -2), "offset": (0, -1), "indices": ((0, 2, 0, 1),),
     "index": (((None, 2, None), "..."), (0,), ("...", None)), "position": (0, 1),
     "repetitions": ((2,), (1, 2)), "repeats": (2,), "widths": (((1, 0),), ((0, 1), (2, 0))),
     "fill": (0.0, -0.0, float("-inf")), "b": (4.0,), "lambd": (0.5,), "threshold": (0.25,),
     "default": (-0.0,), "min": (-1.0,), "max": (1.0,), "nan": (0.0, float("nan")),
-    "posinf": (None, 7.0), "neginf": (None, -7.0), "dtype": (T, "float32", "float64"), "value": (VALUES,),
+    "posinf": (None, 7.0), "neginf": (None, -7.0), "dtype": (T, "float32", "float64"),
+    "value": (VALUES,),
 }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""`xg.show` and `xg.source`: what a rule means as text, and the code that runs, for reading and pasting."""
+"""`xg.show` and `xg.source`: what a rule means as text, and the code that runs, for reading and
+pasting.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def registry_as_found() -> Iterator[None]:
         xg.unregister(name)
 
 
-# --- show ------------------------------------------------------------------------------------------------------
+# --- show -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LIBRARY)
@@ -100,7 +102,7 @@ def test_show_of_a_native_rule_says_that_it_has_no_graph() -> None:
     assert xg.show(made) == "as_it_is: runs as it is (native=True), so it has no graph"
 
 
-# --- source ------------------------------------------------------------------------------------------------------
+# --- source ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("forward", ["Linear", "Heaviside"])
@@ -143,8 +145,11 @@ def test_source_runs_when_pasted(name: str, forward: str, backend: Any) -> None:
     wanted = backend.vjp(native, X, G)
     if backend.name == "numpy":
         output = namespace["forward"](X)
-        residuals = namespace["keep"](X, output, *native.defaults)
-        given = output, namespace["backward"](G, *residuals, *native.defaults)
+        numbers = native.defaults
+        if "prepare" in namespace:
+            numbers = (*numbers, *namespace["prepare"](X.dtype.type, *numbers))
+        residuals = namespace["keep"](X, output, *numbers)
+        given = output, namespace["backward"](G, *residuals, *numbers)
     else:
         definitions = (ast.ClassDef, ast.FunctionDef)
         names = [node.name for node in ast.parse(source).body if isinstance(node, definitions)]

@@ -1,6 +1,8 @@
-"""Many threads at once: each under its own rule, first calls that meet, and rules that change meanwhile.
+"""Many threads at once: each under its own rule, first calls that meet, and rules that change
+meanwhile.
 
-All of it runs with threads that take turns as often as Python can make them. What asyncio adds: test_asyncio.py.
+All of it runs with threads that take turns as often as Python can make them. What asyncio adds:
+test_asyncio.py.
 """
 
 from __future__ import annotations
@@ -236,7 +238,7 @@ def test_rule_that_calls_another_while_it_is_captured_waits_for_no_other_thread(
     assert "mul(grad_out, 3.0)" in xg.show(calling)
 
 
-# --- everything at once ----------------------------------------------------------------------------------
+# --- everything at once ---------------------------------------------------------------------------
 # Each rule's formula, written out in NumPy, and the limits between which its params are drawn.
 
 
@@ -306,7 +308,9 @@ STARTS["tensorflow"] = start_tensorflow
 
 
 class Worker:
-    """One thread: starts gradients under rules of its own, and finishes those of others under wrong ones."""
+    """One thread: starts gradients under rules of its own, and finishes those of others under wrong
+    ones.
+    """
 
     def __init__(self, number: int, frameworks: list[str], acts: list[Any]) -> None:
         self.choose, self.frameworks, self.acts = random.Random(number), frameworks, acts

@@ -1,6 +1,8 @@
-"""A third party's backend: an entry point and a folder of the usual files are enough, and the suite tells right from wrong.
+"""A third party's backend: an entry point and a folder of the usual files are enough, and the suite
+tells right from wrong.
 
-`toy_backend` is such a package. It is laid into an empty folder as an installer would, and used in other processes.
+`toy_backend` is such a package. It is laid into an empty folder as an installer would, and used in
+other processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A trace is bound to what it read: what it did not read may change, and it neither raises nor is made anew."""
+"""A trace is bound to what it read: what it did not read may change, and it neither raises nor is
+made anew.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ FRESH = itertools.count(1000)
 
 
 def others() -> list[tuple[str, dict[str, float]]]:
-    """Return rules that no trace has read before: on jax, one that did keys the others' traces too."""
+    """Return rules that no trace has read before: on jax, one that did keys the others' traces
+    too.
+    """
     n = float(next(FRESH))
     return [
         ("rectangular", {"a": -n}),
@@ -44,7 +48,9 @@ compiling = pytest.mark.parametrize(
 
 
 class Compiled:
-    """The gradient of `f(x).sum()` under jax.jit or around a tf.function, and how often `f` was traced."""
+    """The gradient of `f(x).sum()` under jax.jit or around a tf.function, and how often `f` was
+    traced.
+    """
 
     def __init__(self, framework: str, f: Callable[[Tensor], Tensor]) -> None:
         self.traces = 0

@@ -1,7 +1,8 @@
-"""jax's higher orders, maps and control flow, over rules of every kind; the oracle is each rule's formula in jax.
+"""jax's higher orders, maps and control flow, over rules of every kind; the oracle is each rule's
+formula in jax.
 
-`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those that jax itself finds
-for the plain expression `r(w, x)`.
+`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those
+that jax itself finds for the plain expression `r(w, x)`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ W = np.array([0.5, -1.0, 2.0, 0.7, 0.3, -0.2, 1.1])
 V = np.array([1.5, -0.3, 0.2, 0.9, -0.3, 1.2, 0.1])
 
 
-# --- the rules, as jax expressions -------------------------------------------------------------------
+# --- the rules, as jax expressions ----------------------------------------------------------------
 
 
 def triangular(g: Tensor, x: Tensor) -> Tensor:
@@ -117,7 +118,9 @@ class Case:
         return (self.act(x) * self.w).sum()
 
     def expected(self, x: Tensor) -> Tensor:
-        """Return the gradient that the rule gives; zero times x ties it to x where it does not depend."""
+        """Return the gradient that the rule gives; zero times x ties it to x where it does not
+        depend.
+        """
         return self.formula(self.w, x) + 0.0 * x
 
     def jacobian(self) -> Array:

@@ -1,4 +1,6 @@
-"""Rules across devices: `shard_map` and `pmap` act per shard, automatic sharding on the whole array."""
+"""Rules across devices: `shard_map` and `pmap` act per shard, automatic sharding on the whole
+array.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.needs("jax")
 
-# jax takes the number of devices from the environment when it starts, so each script is a process of its own.
+# jax takes the number of devices from the environment when it starts, so each script is a process
+# of its own.
 PREAMBLE = """
     import os
 

@@ -1,4 +1,6 @@
-"""TensorFlow's transforms see the rule; where TensorFlow forgets a custom gradient, an error says so."""
+"""TensorFlow's transforms see the rule; where TensorFlow forgets a custom gradient, an error says
+so.
+"""
 
 from __future__ import annotations
 

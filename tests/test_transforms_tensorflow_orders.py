@@ -1,7 +1,7 @@
 """TensorFlow's higher orders, Jacobians, loops and mixed precision, over rules of every kind.
 
-`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those that TensorFlow itself
-finds for the plain expression `r(w, x)`.
+`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those
+that TensorFlow itself finds for the plain expression `r(w, x)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ W = np.array([0.5, -1.0, 2.0, 0.7, 0.3, -0.2, 1.1])
 V = np.array([1.5, -0.3, 0.2, 0.9, -0.3, 1.2, 0.1])
 
 
-# --- the rules, as TensorFlow expressions ------------------------------------------------------------
+# --- the rules, as TensorFlow expressions ---------------------------------------------------------
 
 
 def triangular(g: Tensor, x: Tensor) -> Tensor:
@@ -115,7 +115,9 @@ class Case:
         return tf.reduce_sum(self.act(x) * self.w)
 
     def expected(self, x: Tensor) -> Tensor:
-        """Return the gradient that the rule gives; zero times x ties it to x where it does not depend."""
+        """Return the gradient that the rule gives; zero times x ties it to x where it does not
+        depend.
+        """
         return self.formula(self.w, x) + 0.0 * x
 
     def jacobian(self) -> Array:

@@ -1,4 +1,6 @@
-"""`tf.distribute` runs replicas on threads of its own, where a `use` around them is not in force."""
+"""`tf.distribute` runs replicas on threads of its own, where a `use` around them is not in
+force.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def test_use_inside_of_the_replica_function_acts_and_one_around_a_traced_one_is_
         import multigrad as xg
 
         cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         act = xg.activation("Tanh")
 

@@ -57,8 +57,8 @@ def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> N
     with xg.use(times_norm):
         (grad,) = torch.autograd.grad((act(x) ** 2).sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(grad.sum(), x)
-    # grad = 2 x |x|. The outer backward passes the activation once more, in 2 act(x): there d act = |x|
-    # by the rule. So d/dx sum(2 act(x) |x|) = 2 |x| |x| + 2 sum(x) x / |x|.
+    # grad = 2 x |x|. The outer backward passes the activation once more, in 2 act(x): there d act =
+    # |x| by the rule. So d/dx sum(2 act(x) |x|) = 2 |x| |x| + 2 sum(x) x / |x|.
     norm, values = 3.0, np.array([1.0, 2.0, 2.0])
     np.testing.assert_allclose(second, 2 * norm**2 + 2 * values.sum() * values / norm, rtol=1e-12)
 

@@ -1,4 +1,6 @@
-"""What torch's autograd offers around a backward: checkpoints, hooks, modes, subclasses, threads, traces."""
+"""What torch's autograd offers around a backward: checkpoints, hooks, modes, subclasses, threads,
+traces.
+"""
 
 from __future__ import annotations
 
@@ -181,11 +183,13 @@ def test_input_changed_in_place_after_forward_is_refused_or_does_not_matter(rule
     close(x.grad, FORMULAS[rule](W, X))
 
 
-# --- kinds of tensors ----------------------------------------------------------------------------------
+# --- kinds of tensors -----------------------------------------------------------------------------
 
 
 def make_subclasses() -> list[Callable[[Tensor], Tensor]]:
-    """Return ways to make a tensor of another class: torch's own, and two of the kinds that people write."""
+    """Return ways to make a tensor of another class: torch's own, and two of the kinds that people
+    write.
+    """
     import torch
     from torch.utils._pytree import tree_map
 
@@ -258,7 +262,7 @@ def test_tensors_without_values_get_gradients_of_their_kind(rule: str, forward: 
     close(x.grad, FORMULAS[rule](W, X))
 
 
-# --- copies, threads, traces ---------------------------------------------------------------------------
+# --- copies, threads, traces ----------------------------------------------------------------------
 
 
 @every_rule

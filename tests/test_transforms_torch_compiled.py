@@ -240,7 +240,7 @@ def test_float32_input_under_autocast_stays_float32(compile_it: bool) -> None:
         close(pull(run, X, W), triangular(W, X))
 
 
-# --- lowered objects in the code of experts ----------------------------------------------------------
+# --- lowered objects in the code of experts -------------------------------------------------------
 
 
 class Layer:

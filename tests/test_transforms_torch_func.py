@@ -1,7 +1,8 @@
-"""torch's higher orders and torch.func, over rules of every kind; the oracle is each rule's own formula in torch.
+"""torch's higher orders and torch.func, over rules of every kind; the oracle is each rule's own
+formula in torch.
 
-`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those that torch itself finds
-for the plain expression `r(w, x)`.
+`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those
+that torch itself finds for the plain expression `r(w, x)`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ W = np.array([0.5, -1.0, 2.0, 0.7, 0.3, -0.2, 1.1])
 V = np.array([1.5, -0.3, 0.2, 0.9, -0.3, 1.2, 0.1])
 
 
-# --- the rules, as torch expressions -----------------------------------------------------------------
+# --- the rules, as torch expressions --------------------------------------------------------------
 
 
 def triangular(g: Tensor, x: Tensor) -> Tensor:
@@ -117,7 +118,9 @@ class Case:
         return (self.act(x) * self.w).sum()
 
     def expected(self, x: Tensor) -> Tensor:
-        """Return the gradient that the rule gives; zero times x ties it to x where it does not depend."""
+        """Return the gradient that the rule gives; zero times x ties it to x where it does not
+        depend.
+        """
         return self.formula(self.w, x) + 0.0 * x
 
     def jacobian(self) -> Tensor:
@@ -152,7 +155,7 @@ def close(got: Tensor, expected: Tensor) -> None:
     np.testing.assert_allclose(*arrays, rtol=1e-9, atol=1e-12)
 
 
-# --- orders --------------------------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------------------
 
 
 @every_rule
@@ -190,7 +193,7 @@ def test_torchs_own_checkers_agree_with_the_formula_as_a_function(rule: str) -> 
     assert torch.autograd.gradgradcheck(gradient, inputs)
 
 
-# --- Jacobians -----------------------------------------------------------------------------------------
+# --- Jacobians ------------------------------------------------------------------------------------
 
 
 @every_rule
@@ -261,7 +264,7 @@ def test_forward_mode_transforms_are_refused_and_not_the_forwards_own(rule: str)
                 way()
 
 
-# --- vmap ----------------------------------------------------------------------------------------------
+# --- vmap -----------------------------------------------------------------------------------------
 
 
 @every_rule
@@ -303,7 +306,7 @@ def test_functional_call_gives_per_example_gradients_of_the_weights(rule: str) -
     close(got, torch.stack([torch.outer(case.expected(x), x) for x in batch]))
 
 
-# --- forward mode, asked for ---------------------------------------------------------------------------
+# --- forward mode, asked for ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", LINEAR)

@@ -1,4 +1,6 @@
-"""No lock is held while a user's code runs: captures that meet each other, forks and threads of their own all end."""
+"""No lock is held while a user's code runs: captures that meet each other, forks and threads of
+their own all end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad import threads
+from multigrad.ground import threads
 
 from .unseen import Unseen
 
@@ -188,7 +190,7 @@ def test_a_capture_that_fails_on_one_thread_is_tried_by_the_next() -> None:
             np.testing.assert_array_equal(each, 3 * X)
 
 
-# --- forks -----------------------------------------------------------------------------------------------
+# --- forks ----------------------------------------------------------------------------------------
 
 
 @forking
@@ -253,7 +255,7 @@ def test_children_that_are_forked_while_threads_capture_and_register_all_end() -
         while not stop.is_set():
             n += 1
             name = f"test forked {number} {n % 3}"
-            xg.register(name, override=True)(lambda ctx, grad_out, tin, n=n: grad_out * float(n))  # type: ignore[misc]
+            xg.register(name, override=True)(lambda ctx, grad_out, tin, n=n: grad_out * float(n))
             with xg.use(name, key=n):
                 xg.get(name)(None, X, X)
             xg.function(lambda x, n=n: x * float(n))(X)  # type: ignore[misc]
@@ -315,7 +317,7 @@ def test_a_child_has_the_methods_that_a_capture_in_its_parent_had_replaced() -> 
     assert inside.wait(10)
     try:
         assert torch.autograd.Function.apply.__func__ is not before  # type: ignore[attr-defined]
-        assert in_child(lambda: torch.autograd.Function.apply.__func__ is before)  # type: ignore[attr-defined]
+        assert in_child(lambda: torch.autograd.Function.apply.__func__ is before)
     finally:
         leave.set()
         thread.join(10)

@@ -1,11 +1,13 @@
-"""A list in which a test counts captures: what a rule adds to it is no change that a capture would see."""
+"""A list in which a test counts captures: what a rule adds to it is no change that a capture would
+see.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from multigrad.ir.record import Value
+from multigrad.tracing.trace import Value
 
 
 class Unseen:

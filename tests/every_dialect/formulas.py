@@ -1,6 +1,8 @@
-"""The rules of this folder, from their formulas: `gradient(g, x)` in float64 that knows what rounding may do.
+"""The rules of this folder, from their formulas: `gradient(g, x)` in float64 that knows what
+rounding may do.
 
-`in_torch.py`, `in_numpy.py` and the others write the same rules, by the same names, in their own dialects.
+`in_torch.py`, `in_numpy.py` and the others write the same rules, by the same names, in their own
+dialects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The rules of `formulas.py` in the names of the Array API standard, by the namespace of the given array."""
+"""The rules of `formulas.py` in the names of the Array API standard, by the namespace of the given
+array.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The rules of `formulas.py` that operators, `abs`, `min` and `max` can express, without any library."""
+"""The rules of `formulas.py` that operators, `abs`, `min` and `max` can express, without any
+library.
+"""
 
 from __future__ import annotations
 

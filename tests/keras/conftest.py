@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
@@ -175,6 +175,12 @@ def xk() -> ModuleType:
     return multigrad.keras
 
 
+@pytest.fixture
+def ruled(xk: ModuleType) -> Callable[..., Any]:
+    """What puts a rule around an optimizer."""
+    return xk.apply_to_gradients
+
+
 @pytest.fixture(params=MODES)
 def every_mode(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Options of `compile`: each way to ask for."""
@@ -199,17 +205,30 @@ def is_fixed(mode: dict[str, Any]) -> bool:
     return os.environ["KERAS_BACKEND"] == "tensorflow" and not mode.get("run_eagerly")
 
 
-@pytest.fixture(autouse=True)
-def compile_without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let torch.compile trace everything but generate no C++, for which a compiler is needed."""
-    if os.environ.get("KERAS_BACKEND") == "torch" and find_spec("torch"):
-        import torch
+@pytest.fixture
+def whole_step() -> None:
+    """torch.compile gets the train step as Keras gives it: in one piece."""
 
-        traced = functools.partial(torch.compile, backend="aot_eager")
-        monkeypatch.setattr(torch, "compile", traced)
-        # Dynamo gives up on code that it has compiled eight times, and every test compiles Keras's.
-        torch.compiler.reset()
-    yield
+
+@pytest.fixture(autouse=True)
+def torch_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch.compile trace everything but generate no C++, for which a compiler is needed.
+
+    A train step is compiled in its parts (the model, the loss, the optimizer). In one piece Dynamo
+    traces the model four times: the backward in the middle breaks the graph, and it begins anew.
+    """
+    if os.environ.get("KERAS_BACKEND") != "torch" or not find_spec("torch"):
+        return
+    import torch
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    # Dynamo gives up on code that it has compiled eight times, and every test compiles Keras's.
+    torch.compiler.reset()
+    if "whole_step" not in request.fixturenames:
+        import keras
+
+        in_parts = torch.compiler.disable(keras.Model.train_step, recursive=False)
+        monkeypatch.setattr(keras.Model, "train_step", in_parts)
 
 
 @pytest.fixture(autouse=True)

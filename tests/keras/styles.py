@@ -1,4 +1,6 @@
-"""Models in every style of Keras around an activation, and the oracle: a custom gradient written by hand for the framework."""
+"""Models in every style of Keras around an activation, and the oracle: a custom gradient written by
+hand for the framework.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ WIDTH = 2.0
 RULE: dict[str, Any] = {"rule": "triangular", "params": {"width": WIDTH}}
 
 
-# --- the oracle: tanh, whose derivative is max(1 - |x| / 2, 0) --------------------------------------------
+# --- the oracle: tanh, whose derivative is max(1 - |x| / 2, 0) ------------------------------------
 
 
 @functools.cache
@@ -84,7 +86,7 @@ def by_hand_class() -> Any:
     return ByHand
 
 
-# --- the styles: each builds a model around an activation, or a layer that holds one --------------------------
+# --- the styles: each builds a model around an activation, or a layer that holds one --------------
 
 
 class Styles:
@@ -171,10 +173,12 @@ class Styles:
         layers = keras.layers
         return keras.Sequential(
             [
-                keras.Input((5, 4)), layers.Masking(), layers.Dense(4, activation=act),
+                keras.Input((5, 4)),
+                layers.Masking(),
+                layers.Dense(4, activation=act),
                 layers.LSTM(6, activation=act),
             ]
-        )  # fmt: skip
+        )
 
     def nested(self, act: Any) -> Any:
         import keras

@@ -21,7 +21,9 @@ def halve(step: int) -> float:
 
 
 def train_by_formulas(network: Any, widths: list[float], size: int) -> list[Any]:
-    """Give the weights after one epoch of steps on `size` rows each, the k-th with the k-th width."""
+    """Give the weights after one epoch of steps on `size` rows each, the k-th with the k-th
+    width.
+    """
     x, y, before = network.x, network.y, network.weights
     try:
         for k, width in enumerate(widths):
@@ -42,9 +44,14 @@ def check(network: Any, model: Any, expected: list[Any]) -> None:
 
 def fit(network: Any, model: Any, callback: Any, size: int = 8, **options: Any) -> None:
     model.fit(
-        network.x, network.y, batch_size=size, shuffle=False, verbose=0, callbacks=[callback],
+        network.x,
+        network.y,
+        batch_size=size,
+        shuffle=False,
+        verbose=0,
+        callbacks=[callback],
         **options,
-    )  # fmt: skip
+    )
 
 
 def test_every_batch_has_the_value_of_its_step(

@@ -1,4 +1,6 @@
-"""A layer that runs in another framework than Keras trains by the same formulas, in each way that Keras runs a step."""
+"""A layer that runs in another framework than Keras trains by the same formulas, in each way that
+Keras runs a step.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +130,7 @@ def test_other_precisions_train(
     network.check(network.build(layer), network.surrogates["triangular"], tolerance)
 
 
+@pytest.mark.anywhere
 def test_the_backend_may_change_between_fits(
     xk: ModuleType, network: Any, mode: dict[str, Any]
 ) -> None:
@@ -173,9 +176,8 @@ def test_draws_under_a_key_are_those_of_the_native_layer(
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.needs("torch")
 def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(xk: ModuleType, network: Any) -> None:
-    if find_spec("torch") is None:
-        pytest.skip("torch is not installed beside Keras's backend")
     import torch
 
     @xg.register("keras_test_torch_only", native=True)

@@ -1,11 +1,11 @@
-"""Rules written in keras.ops: captured as they stand, they give Keras's numbers on every backend."""
+"""Rules written in keras.ops: captured as they stand, they give Keras's numbers on every
+backend.
+"""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +14,9 @@ import pytest
 
 import multigrad as xg
 
-SOURCE = Path(__file__).parent.parent / "rules_in_keras.py"
-RULES = [
-    node.name
-    for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-]
+from ..harness.capturing import rules_in
+
+RULES = rules_in("rules_in_keras")
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -29,14 +26,6 @@ def written() -> ModuleType:
     from .. import rules_in_keras
 
     return rules_in_keras
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 def inputs(dtype: Any = np.float32) -> tuple[Any, Any]:

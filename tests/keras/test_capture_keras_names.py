@@ -1,4 +1,6 @@
-"""Every captured name of Keras means what Keras's own function computes, with its defaults and parameter names."""
+"""Every captured name of Keras means what Keras's own function computes, with its defaults and
+parameter names.
+"""
 
 from __future__ import annotations
 
@@ -21,38 +23,44 @@ def words(text: str) -> list[str]:
 
 
 UNARY = words(
-    "abs absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil conj conjugate copy cos cosh cumprod "
-    "cumsum deg2rad diff erf erfc erfinv exp exp2 expm1 fabs flip fliplr flipud floor gelu glu hard_shrink "
-    "hard_sigmoid hard_silu hard_swish hard_tanh isfinite isinf isnan isneginf isposinf isreal layer_normalization "
-    "leaky_relu celu elu log log10 log1p log2 log_sigmoid log_softmax negative normalize ones_like rad2deg ravel real "
-    "reciprocal relu relu6 rms_normalization round rsqrt selu sigmoid sign signbit silu sin sinc sinh soft_shrink "
-    "softmax softplus softsign sort sparse_plus sparse_sigmoid sqrt square squareplus squeeze swish tan tanh "
-    "tanh_shrink transpose tril triu trunc unstack zeros_like array convert_to_tensor nan_to_num nancumprod nancumsum"
+    "abs absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil conj conjugate copy cos "
+    "cosh cumprod "
+    "cumsum deg2rad diff erf erfc erfinv exp exp2 expm1 fabs flip fliplr flipud floor gelu glu "
+    "hard_shrink "
+    "hard_sigmoid hard_silu hard_swish hard_tanh isfinite isinf isnan isneginf isposinf isreal "
+    "layer_normalization "
+    "leaky_relu celu elu log log10 log1p log2 log_sigmoid log_softmax negative normalize ones_like "
+    "rad2deg ravel real "
+    "reciprocal relu relu6 rms_normalization round rsqrt selu sigmoid sign signbit silu sin sinc "
+    "sinh soft_shrink "
+    "softmax softplus softsign sort sparse_plus sparse_sigmoid sqrt square squareplus squeeze "
+    "swish tan tanh "
+    "tanh_shrink transpose tril triu trunc unstack zeros_like array convert_to_tensor nan_to_num "
+    "nancumprod nancumsum"
 )
 REDUCING = words(
-    "all amax amin any average count_nonzero logsumexp max mean median min nanmax nanmean nanmin nanprod nanstd "
+    "all amax amin any average count_nonzero logsumexp max mean median min nanmax nanmean nanmin "
+    "nanprod nanstd "
     "nansum nanvar norm prod ptp std sum var"
 )
 BINARY = words(
-    "add arctan2 divide divide_no_nan equal floor_divide fmax fmin fmod greater greater_equal heaviside hypot isclose "
-    "less less_equal logaddexp logaddexp2 maximum minimum mod multiply not_equal subtract true_divide allclose"
+    "add arctan2 divide divide_no_nan equal floor_divide fmax fmin fmod greater greater_equal "
+    "heaviside hypot isclose "
+    "less less_equal logaddexp logaddexp2 maximum minimum mod multiply not_equal subtract "
+    "true_divide allclose"
 )
 LOGICAL = words("logical_and logical_or logical_xor")
 BITWISE = words(
-    "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor left_shift right_shift"
+    "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor left_shift "
+    "right_shift"
 )
 
 # What each is called with: `f` is Keras's function, `o` is keras.ops, x and g are (3, 4).
 SAMPLES: dict[str, list[Call]] = {
     **{name: [lambda f, x, g, o: f(x)] for name in UNARY},
-    **{
-        name: [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, axis=-1)]
-        for name in REDUCING
-    },
+    **{name: [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, axis=-1)] for name in REDUCING},
     **{name: [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(g, x)] for name in BINARY},
-    **{
-        name: [lambda f, x, g, o: f(x > 0, g > 0), lambda f, x, g, o: f(x, g)] for name in LOGICAL
-    },
+    **{name: [lambda f, x, g, o: f(x > 0, g > 0), lambda f, x, g, o: f(x, g)] for name in LOGICAL},
     **{name: [lambda f, x, g, o: f(whole(o, x), whole(o, g))] for name in BITWISE},
     "append": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 1)],
     "bitwise_invert": [lambda f, x, g, o: f(whole(o, x))],
@@ -111,13 +119,15 @@ SAMPLES: dict[str, list[Call]] = {
     "vdot": [lambda f, x, g, o: f(o.ravel(x), o.ravel(g))],
     "vstack": [lambda f, x, g, o: f([x, g])],
     "where": [lambda f, x, g, o: f(x > 0, x, g), lambda f, x, g, o: f(x, g, 0.5)],
-}  # fmt: skip
+}
 ACTIVATIONS: dict[str, list[Call]] = {
     **{
         name: [lambda f, x, g, o: f(x)]
         for name in words(
-            "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu linear "
-            "log_sigmoid log_softmax mish relu6 selu sigmoid silu soft_shrink softmax softplus softsign sparse_plus "
+            "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh "
+            "leaky_relu linear "
+            "log_sigmoid log_softmax mish relu6 selu sigmoid silu soft_shrink softmax softplus "
+            "softsign sparse_plus "
             "sparse_sigmoid squareplus swish tanh tanh_shrink"
         )
     },
@@ -170,7 +180,9 @@ def scratch() -> Iterator[str]:
 
 
 def combined(function: Call, sample: Call, ops: Any, weights: list[Any]) -> Call:
-    """A rule that calls a function and gives the result, or weighted sums where that has another shape."""
+    """A rule that calls a function and gives the result, or weighted sums where that has another
+    shape.
+    """
 
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         results = flattened(sample(function, tin, grad_out, ops))

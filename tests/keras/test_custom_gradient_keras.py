@@ -1,4 +1,6 @@
-"""`multigrad.keras.CustomGradient`: Functions as layers, trained, changed, saved, and run in another framework."""
+"""`multigrad.keras.CustomGradient`: Functions as layers, trained, changed, saved, and run in
+another framework.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def mixed(x: Any, w: Any, scale: float, *, mode: str = "plus") -> Any:
     return {"product": product, "others": [x + w if mode == "plus" else x - w]}, grad
 
 
-# --- training --------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def test_the_first_step_is_that_of_the_formulas(
@@ -223,7 +225,7 @@ def test_a_mask_is_handed_on_where_the_shape_is_kept(xk: ModuleType) -> None:
     np.testing.assert_allclose(model.predict(rows, verbose=0), expected, rtol=1e-5, atol=1e-7)
 
 
-# --- random draws ----------------------------------------------------------------------------------------
+# --- random draws ---------------------------------------------------------------------------------
 
 
 def jammed(x: Any) -> Any:
@@ -255,7 +257,7 @@ def test_a_random_function_draws_anew_in_each_step_and_repeats_by_kerass_seed(
     assert np.abs(one - other).max() > 1e-4
 
 
-# --- what may be assigned --------------------------------------------------------------------------------
+# --- what may be assigned -------------------------------------------------------------------------
 
 
 def test_a_model_whose_step_fails_keeps_its_weights(
@@ -366,7 +368,7 @@ def test_a_rule_in_force_around_fit_is_no_affair_of_the_layer(xk: ModuleType, ne
     network.check(model, network.surrogates["triangular"])
 
 
-# --- another framework -----------------------------------------------------------------------------------
+# --- another framework ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["sequential", "subclass"])

@@ -1,7 +1,9 @@
-"""`keras.distribution.DataParallel` on two devices that jax is told to see: a step is that of one device.
+"""`keras.distribution.DataParallel` on two devices that jax is told to see: a step is that of one
+device.
 
-Keras (3.15) shards data on jax alone: its module for TensorFlow is a prototype that distributes nothing, and for torch there
-is none. The devices are forced before jax starts, so the model trains in a process of its own.
+Keras (3.15) shards data on jax alone: its module for TensorFlow is a prototype that distributes
+nothing, and for torch there is none. The devices are forced before jax starts, so the model trains
+in a process of its own.
 """
 
 from __future__ import annotations
@@ -53,9 +55,14 @@ def test_a_step_on_two_devices_is_that_of_one(network: Any, rule: str | None) ->
     arrays = [array.tolist() for array in (network.x, network.y, *network.weights)]
     given = {"arrays": arrays, "rule": rule, "rate": network.rate, "widths": widths}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], input=json.dumps(given), check=False, timeout=300, text=True,
-        capture_output=True, env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-    )  # fmt: skip
+        [sys.executable, "-c", SCRIPT],
+        input=json.dumps(given),
+        check=False,
+        timeout=300,
+        text=True,
+        capture_output=True,
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["devices"] == 2

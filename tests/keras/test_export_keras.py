@@ -1,7 +1,8 @@
-"""Export: a file that predicts as the model does where multigrad is not, with the rule's gradient where it can carry one.
+"""Export: a file that predicts as the model does where multigrad is not, with the rule's gradient
+where it can carry one.
 
-A SavedModel carries gradients. ONNX, LiteRT and torch's .pt2 hold forward alone: what is loaded has no gradient through
-the layer, rather than the forward's own.
+A SavedModel carries gradients. ONNX, LiteRT and torch's .pt2 hold forward alone: what is loaded has
+no gradient through the layer, rather than the forward's own.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def run_without_multigrad(script: str, *arguments: Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# --- SavedModel --------------------------------------------------------------------------------------
+# --- SavedModel -----------------------------------------------------------------------------------
 
 LOAD_SAVED_MODELS = """
 import json, numpy, pathlib, tensorflow as tf
@@ -189,7 +190,7 @@ def test_a_random_rule_goes_on_drawing_in_a_saved_model(
     assert np.abs(found[0] - found[1]).max() > 0.1
 
 
-# --- forward alone -----------------------------------------------------------------------------------
+# --- forward alone --------------------------------------------------------------------------------
 
 
 @NEEDS_ONNX
@@ -277,7 +278,7 @@ def test_a_torch_program_predicts_and_has_no_gradient_through_the_layer(
         assert gradient is None
 
 
-# --- what export leaves behind -------------------------------------------------------------------------
+# --- what export leaves behind --------------------------------------------------------------------
 
 FORMATS = {
     "tensorflow": ["tf_saved_model", "onnx"],

@@ -1,4 +1,6 @@
-"""Functions in Keras models: called on symbolic tensors, on Keras's variables, trained, saved and loaded."""
+"""Functions in Keras models: called on symbolic tensors, on Keras's variables, trained, saved and
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -154,6 +156,15 @@ def test_words_and_numbers_among_symbolic_tensors_stay_what_they_are() -> None:
     np.testing.assert_allclose(keras.ops.convert_to_numpy(found["y"][0]), X[None] / 4.0)
 
 
+def test_a_layer_tells_the_shapes_of_tensors_among_words_and_numbers(xk: ModuleType) -> None:
+    import keras
+
+    layer = xk.CustomGradient(xg.function(lambda x, mode: {"mode": mode, "y": [x * 2.0, 3]}))
+    told = layer.compute_output_spec(keras.Input((None, 3)), "by")
+    assert (told["mode"], told["y"][1]) == ("by", 3)
+    assert told["y"][0].shape == (None, None, 3)
+
+
 def test_a_random_function_needs_a_key_or_a_layer_where_there_is_no_generator() -> None:
     import keras
 
@@ -167,7 +178,7 @@ def test_a_random_function_needs_a_key_or_a_layer_where_there_is_no_generator() 
         assert np.all(np.isfinite(first_step(build(jammed))[0]))
 
 
-# --- what is saved ---------------------------------------------------------------------------------------
+# --- what is saved --------------------------------------------------------------------------------
 
 
 def scaled_pair(x: Any, w: Any, scale: float, mode: str = "plus") -> Any:
@@ -352,7 +363,7 @@ def test_a_shape_is_told_for_shapes(xk: ModuleType) -> None:
     assert pair.compute_output_shape((None, 3), (None, 3)) == ((None, 3), ())
 
 
-# --- bad input -------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_what_is_no_function_is_refused_with_what_to_write(xk: ModuleType) -> None:

@@ -108,6 +108,7 @@ def test_a_key_seeds_a_layers_own_rule(
         np.testing.assert_allclose(step(model), FACTORS[0], rtol=1e-4)
 
 
+@pytest.mark.usefixtures("whole_step")
 def test_steps_count_their_draws_and_compiled_ones_count_their_traces(
     xk: ModuleType, network: Any, step: Step, mode: dict[str, Any]
 ) -> None:

@@ -224,9 +224,14 @@ def test_a_rule_assigned_by_a_callback_within_fit_acts(
             layer.rule = rules[epoch]
 
     model.fit(
-        network.x, network.y, batch_size=32, epochs=3, shuffle=False, verbose=0,
+        network.x,
+        network.y,
+        batch_size=32,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
         callbacks=[Switch()],
-    )  # fmt: skip
+    )
     initial = network.weights
     for rule in rules:
         network.weights = network.step(network.surrogates[rule])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.needs("keras")
+pytestmark = [pytest.mark.anywhere, pytest.mark.needs("keras")]
 BACKENDS = ("tensorflow", "jax", "torch")
 
 COMMON = """
@@ -35,7 +35,8 @@ def describe(model, path):
     before = model.predict(x, verbose=0)
     model.fit(x, y, batch_size=len(x), shuffle=False, verbose=0)
     trained = {
-        f"w{i}": keras.ops.convert_to_numpy(v.value) for i, v in enumerate(model.trainable_variables)
+        f"w{i}": keras.ops.convert_to_numpy(v.value)
+        for i, v in enumerate(model.trainable_variables)
     }
     np.savez(path, predicted=before, **trained)
 """

@@ -1,4 +1,6 @@
-"""A compiled train step depends on what it read: a layer's own rule wins whatever is around it, and whatever else changes."""
+"""A compiled train step depends on what it read: a layer's own rule wins whatever is around it, and
+whatever else changes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ pytestmark = pytest.mark.needs("keras")
 
 
 class Counted:
-    """How often a layer was called in the train steps of a model: compiled ones call it while they are traced."""
+    """How often a layer was called in the train steps of a model: compiled ones call it while they
+    are traced.
+    """
 
     def __init__(self, layer: Any) -> None:
         self.calls = 0

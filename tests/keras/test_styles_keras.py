@@ -1,4 +1,6 @@
-"""The activation in every style of Keras: each model trains as with a custom gradient written by hand for the framework."""
+"""The activation in every style of Keras: each model trains as with a custom gradient written by
+hand for the framework.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def test_a_shared_object_is_one_object(xk: ModuleType, trial: Trial) -> None:
     trial.check("masked_lstm", model)
 
 
-# --- what a model says of its params ---------------------------------------------------------------------
+# --- what a model says of its params --------------------------------------------------------------
 
 
 def test_params_count_as_non_trainable_and_travel_with_the_weights(
@@ -127,7 +129,7 @@ def test_a_frozen_model_leaves_its_weights(xk: ModuleType, trial: Trial) -> None
     assert np.abs(last - trial.weights[2]).max() > 1e-3
 
 
-# --- dtypes ------------------------------------------------------------------------------------------------
+# --- dtypes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float16", "bfloat16"])
@@ -172,7 +174,7 @@ def test_a_quantized_model_predicts_with_the_activation(
     assert np.abs(after).max() > 0.1
 
 
-# --- random rules --------------------------------------------------------------------------------------------
+# --- random rules ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unroll", [True, False])

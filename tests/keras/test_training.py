@@ -27,6 +27,7 @@ def test_first_step_uses_the_layers_own_rule(
     network.check(model, lambda x: network.surrogates["triangular"](x, 2.0))
 
 
+@pytest.mark.usefixtures("whole_step")
 def test_first_step_uses_the_rule_that_use_puts_in_force(
     xk: ModuleType, network: Any, mode: dict[str, Any]
 ) -> None:

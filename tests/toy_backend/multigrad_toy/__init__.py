@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import toy
 
-from multigrad import random
-from multigrad.lowering.backend import Backend
+from multigrad.backend import Autodiff, Backend, Kernels, Tensors, as_numpy_dtype
 
-from . import attach, bridge, ops
-
-__all__ = ["backend"]
+from . import attach, ops
 
 
-def tensor_types() -> tuple[type, ...]:
-    return (toy.Array,)
+def weak(number: Any, dtype: Any) -> Any:
+    """Return a number as a scalar of the array's dtype."""
+    return number if isinstance(number, toy.Array) else dtype.type(number)
 
 
 backend = Backend(
     name="toy",
-    module="toy",
-    distribution="multigrad-toy",
-    tensor_types=tensor_types,
-    ops=ops.OPS,
-    unsupported=ops.UNSUPPORTED,
-    dtype=bridge.dtype,
-    render=attach.render,
-    finish=attach.finish,
-    attach_native=attach.attach_native,
-    attach_function=attach.attach_function,
-    call=attach.call,
-    draw_key=random.draw_key,
-    key_pair=bridge.key_pair,
-    fold_in=random.fold_in,
-    is_traced=bridge.is_traced,
-    to_numpy=toy.Array.numpy,
-    from_numpy=toy.Array,
-    weak=bridge.weak,
-    weak_literals=True,
-    differentiates_residuals=True,  # nobody differentiates toy code
+    tensors=Tensors(
+        types=(toy.Array,),
+        dtype=as_numpy_dtype,
+        to_numpy=toy.Array.numpy,
+        from_numpy=toy.Array,
+        weak=weak,
+        weak_literals=True,
+    ),
+    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED),
+    autodiff=Autodiff(
+        render=attach.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=attach.attach,
+        namespace={"zero_if_none": attach.zero_if_none},
+        keeps_float_derivatives=True,  # nobody differentiates toy code
+    ),
 )

@@ -1,4 +1,4 @@
-"""Forward, residuals and backward as one function with a pullback: toy has no derivatives of its own."""
+"""Forward, residuals and backward as one function: toy has no derivatives of its own."""
 
 from __future__ import annotations
 
@@ -8,74 +8,52 @@ from typing import Any
 import numpy as np
 import toy
 
-from multigrad.lowering.code import Lowering
-
-Tensor = Any
+from multigrad.backend import Emitted
 
 
 class Differentiable:
     """`f(*inputs)` is the forward; `f.vjp(*inputs)` gives the outputs and the pullback."""
 
-    def __init__(self, run: Callable[..., Any], single: bool) -> None:
-        self.run = run
-        self.single = single
+    def __init__(self, vjp: Callable[..., Any]) -> None:
+        self.vjp = vjp
 
     def __call__(self, *args: Any) -> Any:
-        outputs, _ = self.run(*args)
-        return outputs[0] if self.single else outputs
-
-    def vjp(self, *args: Any) -> tuple[Any, Callable[..., Any]]:
-        outputs, pull = self.run(*args)
-
-        def pullback(cotangent: Any) -> Any:
-            given = (cotangent,) if self.single else cotangent
-            gradients = pull(*map(zero_if_none, given, outputs))
-            return gradients[0] if len(gradients) == 1 else gradients
-
-        return (outputs[0] if self.single else outputs), pullback
+        return self.vjp(*args)[0]
 
 
-def zero_if_none(cotangent: Tensor | None, like: Tensor) -> Tensor:
+def zero_if_none(cotangent: Any, like: Any) -> Any:
     return toy.Array(np.zeros(like.shape, like.dtype)) if cotangent is None else cotangent
 
 
-def render(lowering: Lowering) -> str:
-    """Return the source of a function that gives the outputs, and the pullback of their cotangents."""
-    forward, keep, backward = lowering.forward, lowering.keep, lowering.backward
-    draw = "    key = draw_key() if key is None else key\n" if lowering.draws else ""
-    outputs = ", ".join(lowering.outputs)
-    kept = zip(lowering.computed, keep.results, strict=True)
+def render(emitted: Emitted) -> str:
+    """Return the source of a function that gives the outputs and their pullback."""
+    forward, keep, backward = emitted.forward, emitted.keep, emitted.backward
+    draw = "    key = draw_key() if key is None else key\n" if emitted.draws else ""
+    kept = [*zip(emitted.computed, keep.results, strict=True)]
+    kept += [(f"shape_of_{name}", f"{name}.shape") for name in emitted.shapes]
     residuals = "".join(f"    {name} = {result}\n" for name, result in kept)
-    residuals += "".join(f"    shape_of_{name} = {name}.shape\n" for name in lowering.shapes)
+    outputs, cotangents = ", ".join(emitted.outputs), ", ".join(emitted.cotangents)
+    take = "" if emitted.single else f"        {cotangents} = cotangents\n"
+    for pair in zip(emitted.cotangents, emitted.outputs, strict=True):
+        take += f"        {pair[0]} = zero_if_none({', '.join(pair)})\n"
     return f"""\
-def {lowering.identifier}({", ".join(lowering.inputs)}{lowering.signature}):
+def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
 {draw}{forward.indented(4)}    {outputs} = {forward.result}
 {keep.indented(4)}{residuals}
-    def pullback({", ".join(lowering.cotangents)}):
-{backward.indented(8)}        return ({", ".join(lowering.gradients(backward))},)
+    def pullback({cotangents if emitted.single else "cotangents"}):
+{take}{backward.indented(8)}        return ({", ".join(emitted.gradients(backward))})
 
-    return ({outputs},), pullback
+    return ({outputs}), pullback
 """
 
 
-def finish(namespace: dict[str, Any], lowering: Lowering) -> Differentiable:
-    return Differentiable(namespace[lowering.identifier], lowering.single)
+def finish(namespace: dict[str, Any], emitted: Emitted) -> Differentiable:
+    return Differentiable(namespace[emitted.identifier])
 
 
-def call(native: Differentiable, lowering: Lowering) -> Callable[..., Any]:
+def call(native: Differentiable, emitted: Emitted) -> Callable[..., Any]:
     return native
 
 
-def attach_native(
-    forward: Callable[..., Tensor], backward: Callable[..., Tensor], name: str
-) -> Callable[..., Tensor]:
-    def run_forward(tin: Tensor, values: tuple[Any, ...]) -> Tensor:
-        return forward(tin)
-
-    return run_forward
-
-
-def attach_function(
-    run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str
-) -> tuple[Tensor, ...]:
+def attach(run: Callable[..., Any], tensors: tuple[Any, ...], name: str) -> tuple[Any, ...]:
     return run(*tensors)[0]

@@ -1,0 +1,29 @@
+"""The command where modules that are installed seem not to be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HIDE = """
+import sys
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        hidden = name.partition(".")[0] in HIDDEN
+        return None if hidden else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
+from multigrad.cli import main
+main()
+"""
+
+
+def run_without(modules: list[str], *words: object) -> subprocess.CompletedProcess[str]:
+    """Run `multigrad` where these modules cannot be imported."""
+    command = [sys.executable, "-c", f"HIDDEN = {modules!r}{HIDE}", *map(str, words)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)

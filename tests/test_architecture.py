@@ -1,0 +1,143 @@
+"""The rooms of `multigrad/`: each imports only rooms below it, at the top of its files;
+docs/architecture.md draws them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the ground up: a room imports rooms to its left, and itself.
+ROOMS = (
+    "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
+    "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
+    "registry", "context", "in_force", "rules", "saving", "bridging", "inspection", "keras",
+    "optax", "transforms", "functional", "hook", "wrappers",
+)  # fmt: skip
+# They import anything, and nothing imports them.
+OUTSIDE = ("bench", "cli", "demo", "testing")
+# Imports inside of functions, and why: what is imported there costs a framework's start-up.
+LATE = {
+    "multigrad.functional": "torch's own names, loaded when first asked for",
+    "multigrad.hook": "torch's own names, loaded when first asked for",
+    "multigrad.wrappers": "torch's own names, loaded when first asked for",
+}
+BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow")
+
+
+class Import(NamedTuple):
+    """One import: who, whom, whether inside of a function, and the line."""
+
+    importer: str
+    imported: str
+    is_late: bool
+    line: int
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / "multigrad").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if len(parts) > 1 and parts[1] not in OUTSIDE and name != "multigrad":
+            found[name] = path
+    return found
+
+
+MODULES = modules()
+pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
+
+
+def imports() -> Iterator[Import]:
+    """Yield every import of the project's own modules, those inside of functions and for types
+    among them.
+    """
+    for importer, path in MODULES.items():
+        tree = ast.parse(path.read_text())
+        late = {
+            id(node)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(function)
+        }
+        package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+        for node in ast.walk(tree):
+            for imported in named_by(node, package):
+                if imported != importer and imported in MODULES:
+                    yield Import(importer, imported, id(node) in late, node.lineno)
+
+
+def named_by(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that an import statement names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            own = package.split(".")
+            base = ".".join([*own[: len(own) - node.level + 1], *([base] if base else [])])
+        for alias in node.names:
+            full = f"{base}.{alias.name}"
+            yield full if full in MODULES else base
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+EVERY = tuple(imports())
+
+
+def test_every_module_is_in_a_room() -> None:
+    assert {room(name) for name in MODULES} == set(ROOMS)
+
+
+def test_no_room_imports_one_above_it() -> None:
+    upward = [
+        each
+        for each in EVERY
+        if ROOMS.index(room(each.imported)) > ROOMS.index(room(each.importer))
+    ]
+    assert not upward
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    below: dict[str, set[str]] = {name: set() for name in MODULES}
+    for each in EVERY:
+        below[each.importer].add(each.imported)
+    while below:
+        ready = {name for name, needs in below.items() if not needs & below.keys()}
+        assert ready, f"a circle among {sorted(below)}"
+        below = {name: needs for name, needs in below.items() if name not in ready}
+
+
+def test_imports_stand_at_the_top_of_their_files() -> None:
+    late = [each for each in EVERY if each.is_late and each.importer not in LATE]
+    assert not late
+
+
+@pytest.mark.parametrize("name", [n for n in ROOMS if (ROOT / "multigrad" / n).is_dir()])
+def test_a_room_says_what_it_is_and_what_it_may_import(name: str) -> None:
+    docstring = ast.get_docstring(ast.parse(MODULES[f"multigrad.{name}"].read_text())) or ""
+    assert len(docstring.partition("\n")[0]) > 20
+    assert f"May import the rooms up to `{ROOMS[ROOMS.index(name) - 1]}`" in docstring
+
+
+def test_the_drawing_has_the_rooms_in_their_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    places = [text.find(f"| `{name}`") for name in ROOMS]
+    assert -1 not in places and places == sorted(places)
+
+
+@pytest.mark.parametrize("folder", BACKENDS)
+def test_a_backend_imports_no_other(folder: str) -> None:
+    others = [name for name in BACKENDS if name != folder]
+    for path in (ROOT / "backends" / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for imported in named_by(node, folder):
+                assert imported.partition(".")[0] not in others, f"{path}:{node.lineno}"

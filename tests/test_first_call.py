@@ -1,0 +1,98 @@
+"""A first call captures, cuts, emits and compiles; what that takes in Python is bounded.
+
+Counted are the calls of our own functions, as `sys.setprofile` tells them, without comprehensions,
+lambdas and generator expressions, which versions of Python count differently.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import multigrad as xg
+
+COUNT = """
+import sys, threading
+
+ROOTS = tuple(module.__file__.rpartition("__init__")[0] for module in (
+    __import__("multigrad"), *map(__import__, FRAMEWORKS)))
+called = 0
+
+def note(frame, event, argument):
+    global called
+    if event == "call" and frame.f_code.co_filename.startswith(ROOTS):
+        called += not frame.f_code.co_name.startswith("<")
+
+def count(function, *args):
+    global called
+    called = 0
+    threading.setprofile(note)  # a compiled step calls the guest in a thread of its own
+    sys.setprofile(note)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return called
+"""
+TORCH = """
+FRAMEWORKS = ("multigrad_torch",)
+{count}
+import torch, multigrad as xg
+
+def step(layer, rule, x):
+    with xg.use(rule):
+        y = layer(x)
+    y.sum().backward()
+
+x = torch.linspace(-1, 1, 8, requires_grad=True)
+for forward, rule in ("ReLU", "rectangular"), ("ReLU", "arctan"), ("Heaviside", "triangular"):
+    print(count(step, xg.Activation(forward), rule, x))
+"""
+KERAS = """
+FRAMEWORKS = ("multigrad_torch", "multigrad_jax")
+{count}
+import keras, numpy as np, multigrad.keras as xk
+
+x, y = np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+for forward, rule in ("ReLU", "rectangular"), ("Heaviside", "triangular"):
+    layer = xk.Activation(forward, rule, backend="torch")
+    dense = keras.layers.Dense
+    model = keras.Sequential([keras.Input((4,)), dense(4), layer, dense(1)])
+    model.compile("sgd", "mse")
+    print(count(model.train_on_batch, x, y))
+"""
+
+
+def last_count(program: str, **environment: str) -> int:
+    """Return how many calls the last first call of a program takes."""
+    paths = [str(Path(xg.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    run = subprocess.run(
+        [sys.executable, "-c", program.format(count=COUNT)],
+        check=False,
+        env={
+            **os.environ,
+            "MULTIGRAD_PROVE": "0",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return int(run.stdout.split()[-1])
+
+
+@pytest.mark.needs("torch")
+def test_the_first_call_under_a_rule_takes_few_calls_of_python() -> None:
+    assert 100 < last_count(TORCH) <= 900
+
+
+@pytest.mark.needs("torch", "jax", "keras")
+def test_the_first_batch_of_a_guest_layer_takes_few_calls_of_python() -> None:
+    assert 100 < last_count(KERAS, KERAS_BACKEND="jax") <= 700
