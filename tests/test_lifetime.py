@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -257,6 +258,20 @@ def test_memory_stays_when_rules_come_and_go() -> None:
     # once.
     assert min(np.diff(marks)) < 60_000, "bytes are kept of 100 rules"
     assert len(linecache.cache) < sources + 50, "sources are kept of rules that are gone"
+
+
+def test_no_python_code_runs_where_emitted_code_dies() -> None:
+    """An interrupt that comes while Python code of a finalizer runs is printed, and lost."""
+    f = xg.lower(xg.compose(lambda ctx, grad_out, tin: grad_out * 3.0), "numpy", forward="ReLU")
+    f.vjp(X)
+    gc.collect()
+    sources, entered = len(linecache.cache), []
+    sys.setprofile(lambda frame, event, arg: entered.append((event, frame.f_globals["__name__"])))
+    del f
+    gc.collect()
+    sys.setprofile(None)
+    assert len(linecache.cache) < sources
+    assert not [name for event, name in entered if event == "call" and "multigrad" in name]
 
 
 def test_what_is_kept_of_one_rule_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
