@@ -1,8 +1,9 @@
 """What a compiler may make of ops that meet: XLA's algebra keeps their value, but not the range on
 the way.
 
-It takes log(exp(x)) for x, also where exp(x) overflows, and a / (b / c) for a c / b, also where a c
-does. What comes out there is declared as a difference of kind "compiled", and is not known here.
+It takes log(exp(x)) for x, also where exp(x) overflows or is 0, and a / (b / c) for a c / b, also
+where a c overflows. What comes out there is declared as a difference of kind "compiled", and is not
+known here.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from .elementwise import KERNELS
 
 def taken_back(node: Node, operands: tuple[Any, ...], result: Any) -> Any:
     """A result as later ops see it: an infinity that was made of finite numbers may not be one
-    there.
+    there, nor the zero of an exponential.
     """
     if node.op.name not in KERNELS or result.dtype in (BOOL, INT32):
         return result
     finite = functools.reduce(np.logical_and, [np.isfinite(x.value) for x in operands])
-    return unknown_where(result, np.isinf(result.value) & finite)
+    out = np.isinf(result.value) | ((node.op is ops.EXP) & (result.value == 0))
+    return unknown_where(result, out & finite)
 
 
 def regrouped(node: Node, values: Mapping[Node, Any], result: Any) -> Any:
