@@ -9,7 +9,9 @@ framework is imported when a test first uses it, never while tests are collected
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import itertools
+import zlib
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
@@ -138,3 +140,19 @@ def backend(request: pytest.FixtureRequest) -> BackendUnderTest:
 def compiling(request: pytest.FixtureRequest, backend: Any) -> bool:
     """Whether the framework compiles each op for each shape and dtype, so that fewer are tried."""
     return backend.name in split_names(str(request.config.getoption("--compiling")))
+
+
+@pytest.fixture
+def paired(request: pytest.FixtureRequest, compiling: bool) -> Callable[..., list[tuple[Any, Any]]]:
+    """All pairs of two rows; where the framework compiles each, all of both and other pairs in each
+    test.
+    """
+    turn = zlib.crc32(request.node.name.encode())
+
+    def pair(first: Sequence[Any], second: Sequence[Any]) -> list[tuple[Any, Any]]:
+        if not compiling:
+            return list(itertools.product(first, second))
+        count = max(len(first), len(second))
+        return [(first[i % len(first)], second[(i + turn) % len(second)]) for i in range(count)]
+
+    return pair

@@ -40,57 +40,57 @@ def run(backend: Any, function: Function, x: Any) -> Any:
         return np.asarray(backend.numpy(function(backend.array(x))))
 
 
-def cases(dtype: Any) -> list[tuple[Any, Any]]:
-    """Arrays of every shape, and a view: each with the function that makes it of a fresh tensor."""
-    fresh = [(np.asarray(spread(shape, dtype)), whole) for shape in SHAPES]
-    return [*fresh, (spread((4, 6), dtype), strided)]
-
-
 def whole(x: Any) -> Any:
     return x
 
 
+# Every shape, and a view: each with the function that makes it of a fresh tensor.
+CASES = [*((shape, whole) for shape in SHAPES), ((4, 6), strided)]
+
+
 @pytest.mark.parametrize("name", [*BASIC, *REDUCTIONS])
-def test_reductions_of_every_shape_and_stride_in_every_dtype(backend: Any, name: str) -> None:
-    for dtype in DTYPES:
-        for x, view in cases(dtype):
-            if x.size == 0 and name in NEEDS_ELEMENTS:
-                continue
-            seen = np.asarray(view(x))
-            with np.errstate(all="ignore"):
-                if name in BASIC:
-                    function, ulps = getattr(xp, name), 4.0
-                    expected, scale = reduce_exactly(name, seen, -1, False)
-                else:
-                    function, exact, ulps = REDUCTIONS[name]
-                    expected = np.asarray(exact(widen(seen), () if x.ndim == 0 else -1, False))
-                    over = () if x.ndim == 0 else -1
-                    peak = np.max(np.abs(widen(seen)), axis=over, initial=1.0)
-                    scale = np.fmax(np.abs(expected), peak) if name in PEAKED else None
-            actual = run(backend, lambda t, f=function, v=view: f(v(t), axis=-1, keepdims=False), x)
-            what = f"{name}, {seen.shape}, {dtype}"
-            assert actual.shape == expected.shape, what
-            assert_close(actual, expected, dtype, what, scale, ulps)
+def test_reductions_of_every_shape_and_stride_in_every_dtype(
+    backend: Any, name: str, paired: Any
+) -> None:
+    for (shape, view), dtype in paired(CASES, DTYPES):
+        x = np.asarray(spread(shape, dtype))
+        if x.size == 0 and name in NEEDS_ELEMENTS:
+            continue
+        seen = np.asarray(view(x))
+        with np.errstate(all="ignore"):
+            if name in BASIC:
+                function, ulps = getattr(xp, name), 4.0
+                expected, scale = reduce_exactly(name, seen, -1, False)
+            else:
+                function, exact, ulps = REDUCTIONS[name]
+                expected = np.asarray(exact(widen(seen), () if x.ndim == 0 else -1, False))
+                over = () if x.ndim == 0 else -1
+                peak = np.max(np.abs(widen(seen)), axis=over, initial=1.0)
+                scale = np.fmax(np.abs(expected), peak) if name in PEAKED else None
+        actual = run(backend, lambda t, f=function, v=view: f(v(t), axis=-1, keepdims=False), x)
+        what = f"{name}, {seen.shape}, {dtype}"
+        assert actual.shape == expected.shape, what
+        assert_close(actual, expected, dtype, what, scale, ulps)
 
 
 @pytest.mark.parametrize("name", [*ALONG, *EXACT])
 def test_functions_along_an_axis_of_every_shape_and_stride_in_every_dtype(
-    backend: Any, name: str
+    backend: Any, name: str, paired: Any
 ) -> None:
-    for dtype in DTYPES:
-        for x, view in cases(dtype):
-            seen = np.asarray(view(x))
-            function = ALONG[name][0] if name in ALONG else EXACT[name][0]
-            actual = run(backend, lambda t, f=function, v=view: f(v(t), axis=-1), x)
-            what = f"{name}, {seen.shape}, {dtype}"
-            if name in EXACT:
-                expected = EXACT[name][1](as_one_axis(seen), -1).reshape(seen.shape)
-                exactly_equal(actual, expected, what)
-                continue
-            _, exact, size, ulps = ALONG[name]
-            wide = as_one_axis(widen(seen))
-            scale = None if size is None else size(wide, -1).reshape(seen.shape)
-            assert_close(actual, exact(wide, -1).reshape(seen.shape), dtype, what, scale, ulps)
+    for (shape, view), dtype in paired(CASES, DTYPES):
+        x = np.asarray(spread(shape, dtype))
+        seen = np.asarray(view(x))
+        function = ALONG[name][0] if name in ALONG else EXACT[name][0]
+        actual = run(backend, lambda t, f=function, v=view: f(v(t), axis=-1), x)
+        what = f"{name}, {seen.shape}, {dtype}"
+        if name in EXACT:
+            expected = EXACT[name][1](as_one_axis(seen), -1).reshape(seen.shape)
+            exactly_equal(actual, expected, what)
+            continue
+        _, exact, size, ulps = ALONG[name]
+        wide = as_one_axis(widen(seen))
+        scale = None if size is None else size(wide, -1).reshape(seen.shape)
+        assert_close(actual, exact(wide, -1).reshape(seen.shape), dtype, what, scale, ulps)
 
 
 @pytest.mark.parametrize("name", MOVES)
