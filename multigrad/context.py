@@ -40,6 +40,7 @@ __all__ = [
 
 SCOPES = ("activations", "params", "all")
 MOST_IN_FORCE = 1024
+PLAIN = (float, int, bool, str)
 
 
 class _Default(str):
@@ -101,6 +102,21 @@ class use:
     def __enter__(self) -> Self:
         in_force = apply_now(self.rule, self.params, self.key)
         before = CURRENT.get()
+        active = in_force.alone if self._given_scope is ALL and not before.hooks_params else None
+        if active is None:
+            active = self._put_over(before, in_force)
+        leaves = enter_rules(active.token)
+        if "params" in self.scope:
+            leaves.append(hook_params())
+        _ENTRIES.set(_Entry(self, before, leaves, _ENTRIES.get()))
+        CURRENT.set(active)
+        acts = active.activations
+        if acts is not None and acts.has_tensors:
+            show_tensors(active)
+        return self
+
+    def _put_over(self, before: ActiveRules, in_force: RuleInForce) -> ActiveRules:
+        """Return the active rules within, where `before` are those around."""
         both = "all" in self.scope
         acts = in_force if both or "activations" in self.scope else before.activations
         names_params = "params" in self.scope
@@ -110,15 +126,7 @@ class use:
         pars = before.params if stays else in_force
         hooked = names_params or before.hooks_params
         named = before.names_params if stays else names_params
-        active = ActiveRules(acts, pars, _token_of(acts, pars), hooked, named)
-        leaves = enter_rules(active.token)
-        if names_params:
-            leaves.append(hook_params())
-        _ENTRIES.set(_Entry(self, before, leaves, _ENTRIES.get()))
-        CURRENT.set(active)
-        if acts is not None and acts.has_tensors:
-            show_tensors(active)
-        return self
+        return ActiveRules(acts, pars, _token_of(acts, pars), hooked, named)
 
     def __exit__(self, *exc_info: object) -> Literal[False]:
         entry, inner = _ENTRIES.get(), None
@@ -211,10 +219,13 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
         with reading() as found:
             bound_rule = resolve(rule).bound_rule(params)
         draws = FREE if key is None else keyed(key)
-        known = now, RuleInForce(bound_rule, draws), names_in(found)
+        ready = RuleInForce(bound_rule, draws)
+        known = now, ready, names_in(found)
         if own is not None:
             if len(IN_FORCE) >= MOST_IN_FORCE:
                 IN_FORCE.clear()
+            # A cycle: for a name alone, as what users give is let go of at once.
+            ready.alone = ActiveRules(ready, ready, _token_of(ready, ready))
             IN_FORCE[own] = known
     in_force: RuleInForce = known[1]
     for lookup in known[2]:
@@ -228,12 +239,14 @@ def _key_of(rule: Any, params: Mapping[str, Any] | None) -> Any:
         return None
     if not params:
         return rule
-    rows = tuple((name, type(value), value) for name, value in params.items())
-    # 0.0 equals -0.0; what is no number or word may change, or have no hash.
-    is_plain = all(
-        kind in (float, int, bool, str) and (value or kind is not float) for _, kind, value in rows
-    )
-    return (rule, rows) if is_plain else None
+    words: list[Any] = [rule]
+    for name, value in params.items():
+        kind = type(value)
+        # 0.0 equals -0.0; what is no number or word may change, or have no hash.
+        if kind not in PLAIN or (kind is float and not value):
+            return None
+        words += name, kind, value
+    return tuple(words)
 
 
 def _token_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:

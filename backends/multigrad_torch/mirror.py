@@ -75,8 +75,9 @@ def on_tensors(active: ActiveRules) -> None:
 
 def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor, ...]:
     """Return the params that may change in place, as tensors."""
-    values = () if in_force is None else in_force.values
-    return tuple(value for value in values if isinstance(value, torch.Tensor))
+    if in_force is None or not in_force.has_tensors:
+        return ()
+    return tuple(value for value in in_force.values if isinstance(value, torch.Tensor))
 
 
 def on_register(epoch: int) -> None:

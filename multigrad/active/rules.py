@@ -27,6 +27,7 @@ class RuleInForce:
         specialization: the rule with its static params.
         values: the run-time params, in the order of `specialization.runtime`.
         has_tensors: whether a param is a tensor, which may change in place.
+        alone: the active rules where it is in force for all, made once for a name.
     """
 
     bound_rule: BoundRule
@@ -35,6 +36,7 @@ class RuleInForce:
     specialization: Specialization = field(init=False)
     values: tuple[Any, ...] = field(init=False)
     has_tensors: bool = field(init=False)
+    alone: ActiveRules | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.token = self.bound_rule.token + key_token(self.draws)
