@@ -15,17 +15,41 @@ import jax
 import jax.numpy as jnp
 import optree
 
-from multigrad.calls.arguments import positional_names
+from multigrad.calls.arguments import positional_names, signature_of
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents, mentioned
 from multigrad.errors import GradientError
 from multigrad.ir.types import is_float
+from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing.trace import Trace, Value
 
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
 # Functions whose rules this thread is recording: there, such a function is what it computes.
 _recorded = threading.local()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CustomRecipe(CodeRecipe):
+    """One of jax's custom functions; a subclass says how its rules are run."""
+
+    function: Any
+    name: str
+    native: bool | None = None
+    original: Any = None  # the same, perhaps inside of `jax.jit`
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The function's own signature."""
+        return signature_of(self.function.fun)
+
+    def dialect(self) -> str:
+        """Return the library that it is written in."""
+        return jax.__name__
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, where it runs as it is on its own framework."""
+        return (self.original or self.function)(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

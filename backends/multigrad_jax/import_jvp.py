@@ -6,7 +6,6 @@ with respect to them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,19 +13,18 @@ from typing import Any, TypeAlias
 import jax
 
 from multigrad import ops
-from multigrad.calls.arguments import signature_of
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
 from multigrad.ground.trees import optree
 from multigrad.ir.graph import Graph, Node, make_node, walk
 from multigrad.ir.types import SCALAR_SHAPE, Type, is_float
 from multigrad.passes.simplify import substitute
-from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing.derivatives import accumulate_all
 from multigrad.tracing.trace import Trace, Value
 
 from .custom_functions import (
     Call,
+    CustomRecipe,
     call_in,
     closed_over,
     flatten,
@@ -41,26 +39,8 @@ PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) mak
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JvpRecipe(CodeRecipe):
+class JvpRecipe(CustomRecipe):
     """A `jax.custom_jvp` function."""
-
-    function: Any
-    name: str
-    native: bool | None = None
-    original: Any = None  # the same, perhaps inside of `jax.jit`
-
-    @property
-    def signature(self) -> inspect.Signature | None:
-        """The function's own signature."""
-        return signature_of(self.function.fun)
-
-    def dialect(self) -> str:
-        """Return the library that it is written in."""
-        return jax.__name__
-
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, where it runs as it is on its own framework."""
-        return (self.original or self.function)(*args, **kwargs)
 
     def functions(self) -> tuple[Any, ...]:
         return (self.function.jvp,)

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import optree
 from jax.custom_derivatives import CustomVJPPrimal
 
-from multigrad.calls.arguments import signature_of
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
-from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing.trace import Trace
 
-from .custom_functions import Call, call_in, call_plainly, has_tangent, resolve, split_pair, uses
+from .custom_functions import (
+    Call,
+    CustomRecipe,
+    call_in,
+    call_plainly,
+    has_tangent,
+    resolve,
+    split_pair,
+    uses,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VjpRecipe(CodeRecipe):
+class VjpRecipe(CustomRecipe):
     """A `jax.custom_vjp` function."""
-
-    function: Any
-    name: str
-    native: bool | None = None
-    original: Any = None  # the same, perhaps inside of `jax.jit`
-
-    @property
-    def signature(self) -> inspect.Signature | None:
-        """The function's own signature."""
-        return signature_of(self.function.fun)
-
-    def dialect(self) -> str:
-        """Return the library that it is written in."""
-        return jax.__name__
-
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, where it runs as it is on its own framework."""
-        return (self.original or self.function)(*args, **kwargs)
 
     def functions(self) -> tuple[Any, ...]:
         return (self.function.fwd, self.function.bwd)

@@ -34,11 +34,11 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             "torch.func", "take the gradient by torch.autograd, or run it in torch (backend=None)"
         )
     if any(x.is_meta for x in tensors):
-        kinds = guest.infer([kind_of(x) for x in tensors])
-        return tuple(
-            torch.empty([*map(int, shape)], dtype=transfer.dtype(dtype), device="meta")  # type: ignore[arg-type]
-            for shape, dtype in kinds
-        )
+        outputs = []
+        for shape, dtype in guest.infer([kind_of(x) for x in tensors]):
+            sizes = [*map(int, shape)]  # type: ignore[arg-type]
+            outputs.append(torch.empty(sizes, dtype=transfer.dtype(dtype), device="meta"))
+        return tuple(outputs)
     return Bridged.apply(guest, *tensors)
 
 
