@@ -181,7 +181,7 @@ DRAWS = (
     "and give the key to xg.use(..., key=...)"
 )
 LOOPING = "associative_scan fori_loop map scan vectorize vectorized_map while_loop"
-INDEXING = "argmax argmin argpartition argsort nanargmax nanargmin nonzero"
+INDEXING = "argpartition nanargmax nanargmin nonzero"
 DRAWING = "beta binomial categorical gamma randint shuffle truncated_normal"
 REASONS: dict[str, dict[str, str]] = {
     "ops": {

@@ -20,7 +20,7 @@ from ..errors import TraceError
 from ..ir.graph import Location, Node, make_node
 from ..ir.op import Op
 from ..ir.questions import note
-from ..ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, KEY, T, Type, dtype_name
+from ..ir.types import BOOL, FLOATS, INTEGERS, KEY, T, Type, dtype_name
 from ..ir.wording import WORDS
 from ..passes.bools import on_bools
 from ..passes.scalars import constant, on_numbers
@@ -291,8 +291,7 @@ def lift(trace: Trace, operand: Any) -> Node:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """x in another dtype: bool, int32, float16, bfloat16, float32, float64, or that of a symbolic
-    value.
+    """x in another dtype: bool, int32, int64, a float one, or that of a symbolic value.
 
     A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
     `mask.float()` does not tie a rule to float32.
@@ -312,13 +311,12 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if name == BOOL:
         return apply(ops.NE, x, 0)
-    widens = name == INT64 and own.dtype in (BOOL, *INTEGERS)
-    if name not in (T, INT32, *FLOATS) and not widens:
+    if name not in (T, *INTEGERS, *FLOATS):
         advice = "Cast to one of these"
         if name.startswith(("complex", "cfloat", "cdouble")):
             advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
         raise x.trace.error(
-            f"casts to {name}: rules compute in bool, int32 and float dtypes. {advice}"
+            f"casts to {name}: rules compute in bool, int32, int64 and float dtypes. {advice}"
         )
     result = apply(ops.CAST, x, dtype=name)
     # Perhaps its own, which makes no copy.
