@@ -183,7 +183,7 @@ def convert(
         bool, typer.Option("--json", help="Print a JSON object on a line for each.")
     ] = False,
 ) -> None:
-    """Say of a custom gradient what becomes of it on each backend, or which line is not captured."""
+    """Say what becomes of a custom gradient on each backend, or which line is not captured."""
     prepare_environment()
     with report_errors():
         from multigrad.cli.convert import convert_named

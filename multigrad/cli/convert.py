@@ -14,7 +14,15 @@ import numpy as np
 from multigrad.backend.discovery import backends
 from multigrad.errors import MultigradError
 from multigrad.inspection.convert import (
-    AS_IT_IS, BAD, DIFFERS, EQUAL, FAILED, REFUSED, Conversion, Verdict, convert,
+    AS_IT_IS,
+    BAD,
+    DIFFERS,
+    EQUAL,
+    FAILED,
+    REFUSED,
+    Conversion,
+    Verdict,
+    convert,
 )
 from multigrad.inspection.originals import arguments_of, find_original
 

@@ -55,9 +55,7 @@ def _is_own(value: Any, package: types.ModuleType) -> bool:
     return isinstance(home, str) and f"{home}.".startswith(f"{package.__name__}.")
 
 
-def _modules(
-    package: types.ModuleType, unimported: dict[str, str]
-) -> Iterator[types.ModuleType]:
+def _modules(package: types.ModuleType, unimported: dict[str, str]) -> Iterator[types.ModuleType]:
     yield package
     path = getattr(package, "__path__", None)
     if path is None:

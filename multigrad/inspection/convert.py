@@ -9,7 +9,7 @@ float64 is asked for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,24 +18,21 @@ import numpy as np
 from .. import random
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..calls.arguments import flatten, owner_of
+from ..calls.arguments import flatten
 from ..calls.recipe import Variant
 from ..errors import MultigradError, TraceError
 from ..functions.function import Function
 from ..ground.trees import optree
-from ..in_force.vjp import vjp_leaves
-from ..ir.types import FLOATS, dtype_name
 from ..proof.bounded import run_bounded
 from ..random import key_from_int
 from ..recipes.examples import capture_example
 from ..recipes.record import NotCaptured
 from .originals import Original, find_original
 from .parity import ROUNDINGS, find_names
-from .subject import as_float, is_float_array, precision
+from .runs import Results, cotangent, run, run_compiled
+from .subject import is_float_array
 
 Array = Any
-Results = dict[str, Any]
-SEED = 20  # of the cotangents
 KEY = 7  # of the draws of a random function, the same everywhere
 EQUAL, AS_IT_IS, REFUSED, DIFFERS, FAILED = (
     "converted, equal", "as it is", "refused", "differs", "failed",
@@ -70,12 +67,14 @@ class Conversion:
         ok: whether no backend gives other numbers, or an error that is a bug of ours.
         home: the framework that the original runs on.
         problem: why the original itself does not run; then there are no verdicts.
+        is_custom: whether it is a custom gradient itself, not a function that may apply one.
     """
 
     name: str
     home: str
     verdicts: tuple[Verdict, ...]
     problem: str = ""
+    is_custom: bool = True
 
     @property
     def ok(self) -> bool:
@@ -118,7 +117,7 @@ def convert(
         return Conversion(original.name, "", (), problem=brief(error))
     oracle = _Oracle(original, home, inputs, expected)
     verdicts = [_judge(oracle, load_backend(name), name in compiled) for name in names]
-    return Conversion(original.name, home.name, tuple(verdicts))
+    return Conversion(original.name, home.name, tuple(verdicts), is_custom=original.is_custom)
 
 
 def brief(error: BaseException) -> str:
@@ -139,90 +138,10 @@ def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Re
     failure: Exception | None = None
     for home in original.homes:
         try:
-            return home, _run(original.call, home, inputs)
+            return home, run(original.call, home, inputs)
         except Exception as error:
             failure = failure or error
     raise failure or LookupError("no framework is imported that it could run on")
-
-
-def _run(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
-    """Return outputs, and gradients of the float tensors among the inputs, by name."""
-    leaves, tree = flatten(tuple(inputs), {})
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
-    with precision(backend, _widest(leaves)), np.errstate(all="ignore"):
-        tensors = [backend.tensors.from_numpy(leaves[i].copy()) for i in places]
-        outputs, gradients = _differentiate(call, backend, leaves, tree, places, tensors)
-        found = [_to_array(backend, each) for each in outputs]
-        pulled = [_to_array(backend, each) for each in gradients]
-    return _name(found, pulled, [leaves[i] for i in places])
-
-
-def _run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
-    """Do the same in one program of the framework's compiler."""
-    leaves, tree = flatten(tuple(inputs), {})
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
-    kinds: list[list[bool]] = []
-
-    def run(*tensors: Any) -> list[Any]:
-        outputs, gradients = _differentiate(call, backend, leaves, tree, places, tensors)
-        both = [*outputs, *gradients]
-        kinds[:] = [[owner_of(each) is not None for each in row] for row in (outputs, gradients)]
-        return [each for each in both if owner_of(each) is not None]
-
-    assert backend.compiler.jit is not None
-    with precision(backend, _widest(leaves)), np.errstate(all="ignore"):
-        tensors = [backend.tensors.from_numpy(leaves[i].copy()) for i in places]
-        results = backend.compiler.jit(run, {})(*tensors)
-        arrays = iter([_to_array(backend, each) for each in results])
-        found, pulled = ([next(arrays) if known else None for known in row] for row in kinds)
-    return _name(found, pulled, [leaves[i] for i in places])
-
-
-def _differentiate(
-    call: Callable[..., Any],
-    backend: Backend,
-    leaves: Sequence[Any],
-    tree: Any,
-    places: Sequence[int],
-    tensors: Sequence[Any],
-) -> tuple[list[Any], list[Any]]:
-    given = list(leaves)
-    for place, tensor in zip(places, tensors, strict=True):
-        given[place] = tensor
-    outputs, _, pull = vjp_leaves(call, given, tree, backend)
-    gradients = pull([_cotangent(n, each, backend) for n, each in enumerate(outputs)])
-    return outputs, [gradients[place] for place in places]
-
-
-def _cotangent(n: int, output: Any, backend: Backend) -> Any:
-    """Return a cotangent for the n-th output, always the same; None where it is no float tensor."""
-    if owner_of(output) is None or dtype_name(output.dtype) not in FLOATS:
-        return None
-    shape = tuple(int(length) for length in output.shape)
-    values = np.random.default_rng((SEED, n)).standard_normal(shape)
-    return backend.tensors.from_numpy(as_float(np.asarray(values), dtype_name(output.dtype)))
-
-
-def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:
-    found: Results = {}
-    for n, output in enumerate(outputs):
-        found["output" if len(outputs) == 1 else f"output {n}"] = output
-    for n, (gradient, array) in enumerate(zip(gradients, arrays, strict=True)):
-        if is_float_array(array):  # no gradient is zeros
-            found[f"gradient {n}"] = np.zeros_like(array) if gradient is None else gradient
-    return found
-
-
-def _to_array(backend: Backend, value: Any) -> Any:
-    """Return a tensor or a number as an array; None for what is neither."""
-    if owner_of(value) is not None:
-        return np.asarray(backend.tensors.to_numpy(value))
-    return np.asarray(value) if isinstance(value, bool | int | float) else None
-
-
-def _widest(leaves: Sequence[Any]) -> str:
-    wide = any(isinstance(leaf, np.ndarray) and leaf.dtype == np.float64 for leaf in leaves)
-    return "float64" if wide else "float32"
 
 
 # --- comparing ----------------------------------------------------------------------------------
@@ -244,9 +163,9 @@ class _Oracle:
         except NotCaptured as error:
             self.refusal = error.error
         except Exception:  # the call itself says so
-            pass
+            self.captured = None
         if self.captured is not None and self.captured.graphs.is_random:
-            self.expected = _run(self.fresh(), load_backend("numpy"), inputs)
+            self.expected = run(self.fresh(), load_backend("numpy"), inputs)
 
     def fresh(self) -> Function:
         """Return the Function, its draws at their beginning."""
@@ -278,7 +197,7 @@ class _Oracle:
         outputs = run_bounded(graphs.forward, given, dtype)
         for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
             shape = np.shape(output.value)
-            given[name] = np.random.default_rng((SEED, n)).standard_normal(shape)
+            given[name] = cotangent(n, shape)
         gradients = dict(zip(graphs.wrt, run_bounded(graphs.backward, given, dtype), strict=True))
         met = {}
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
@@ -294,7 +213,7 @@ class _Oracle:
         """The original's results for the same inputs in float64; empty where it takes none."""
         inputs = optree.tree_map(_widen, tuple(self.inputs), none_is_leaf=True)
         try:
-            return _run(self.original.call, self.home, inputs)
+            return run(self.original.call, self.home, inputs)
         except Exception:
             return {}
 
@@ -370,10 +289,10 @@ def _magnitude(value: Any) -> float:
 def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
     """Return what becomes of an original on one backend, eager and perhaps compiled."""
     is_home = backend.name == oracle.home.name
-    runs = [("", _run)] + ([("compiled: ", _run_compiled)] if is_compiled else [])
-    for where, run in runs:
+    runs = [("", run)] + ([("compiled: ", run_compiled)] if is_compiled else [])
+    for where, run_on in runs:
         try:
-            found = run(oracle.fresh(), backend, oracle.inputs)
+            found = run_on(oracle.fresh(), backend, oracle.inputs)
         except MultigradError as error:
             state = FAILED if is_home else REFUSED
             reason, place = brief_refusal(error), getattr(error, "place", None)
@@ -394,7 +313,7 @@ def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
 
 def _draws(oracle: _Oracle) -> bool:
     """Return whether the original gives other numbers each time."""
-    again = _run(oracle.original.call, oracle.home, oracle.inputs)
+    again = run(oracle.original.call, oracle.home, oracle.inputs)
     return bool(oracle.find_difference(again))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -32,7 +33,9 @@ QUIET = {
 }
 # What packages need to be imported: larq 0.13 needs layers that Keras 3 has removed.
 ENVIRONMENT = {"larq": {"TF_USE_LEGACY_KERAS": "1"}}
-FRAGMENT = 100  # characters of a reason that are kept
+FRAGMENT = 120  # characters of a reason that are kept
+SUBJECT = re.compile(r"^(imported )?function '[^']*' ")
+SENTENCE = re.compile(r"\. |; it runs as it is|; run as it is")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Row:
     words: tuple[str, ...]
 
 
-Verdicts = dict[str, str]  # by backend: "equal", or another state, ": " and the reason
+# By backend "equal", or another state, ": " and the reason; under "kind" what it is.
+Verdicts = dict[str, str]
 
 
 def read_cases(chosen: Sequence[str] = ()) -> list[Row]:
@@ -152,10 +156,11 @@ def is_reason(found: str, expected: str) -> bool:
 
 
 def shorten(verdicts: Verdicts) -> Verdicts:
-    """Return verdicts with the beginnings of their reasons."""
+    """Return verdicts with what their reasons begin with, after the name of the function."""
     short = {}
     for name, verdict in verdicts.items():
         state, colon, reason = verdict.partition(": ")
+        reason = SENTENCE.split(SUBJECT.sub("", reason))[0]
         short[name] = state + colon + reason[:FRAGMENT].rstrip()
     return short
 
@@ -165,7 +170,9 @@ def describe(verdicts: Verdicts) -> str:
     groups: dict[str, list[str]] = {}
     for name, verdict in verdicts.items():
         groups.setdefault(verdict, []).append(name)
-    return "; ".join(f"{','.join(names)}: {verdict}" for verdict, names in groups.items())
+    return "; ".join(
+        f"{','.join(names)}: {verdict}" for verdict, names in groups.items() if names != ["kind"]
+    )
 
 
 def main() -> int:

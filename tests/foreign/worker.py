@@ -45,7 +45,7 @@ def judge(name: str, words: list[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
     from multigrad.backend.discovery import backends
     from multigrad.cli.inputs import SEED, read_input
-    from multigrad.inspection.convert import convert
+    from multigrad.inspection.convert import EQUAL, convert
 
     names = [row.name for row in backends() if row.installed]
     try:
@@ -53,16 +53,13 @@ def judge(name: str, words: list[str]) -> dict[str, str]:
     except Exception as error:
         return dict.fromkeys(names, f"absent: {type(error).__name__}: {error}"[:300])
     generator = np.random.default_rng(SEED)
-    inputs = [
-        find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words
-    ]
+    inputs = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
     report = convert(obj, *inputs, compiled=COMPILED)
     if report.problem:
         return dict.fromkeys(names, f"needs input: {report.problem}")
-    return {
-        each.backend: str(each).replace("converted, equal", "equal")
-        for each in report.verdicts
-    }
+    what = "custom gradient" if report.is_custom else "function"
+    verdicts = {v.backend: str(v).replace(EQUAL, "equal") for v in report.verdicts}
+    return {"kind": f"{report.home} {what}", **verdicts}
 
 
 def main() -> None:
