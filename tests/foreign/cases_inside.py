@@ -68,9 +68,10 @@ def norse_threshold(x: Tensor) -> Tensor:
 
 def norse_lif_step(x: Tensor, v: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """One step of a leaky neuron."""
-    from norse.torch.functional.lif import LIFFeedForwardState, lif_feed_forward_step
+    from norse.torch.functional.lif import LIFFeedForwardState, LIFParameters
+    from norse.torch.functional.lif import lif_feed_forward_step as step
 
-    spikes, state = lif_feed_forward_step(x, LIFFeedForwardState(v, i))
+    spikes, state = step(x, LIFFeedForwardState(v, i), LIFParameters())
     return spikes, state.v, state.i
 
 
@@ -126,6 +127,13 @@ def sinabs_spike(x: Tensor) -> Tensor:
 def entmax_module(x: Tensor) -> Tensor:
     """Normalize by a module."""
     from entmax import Sparsemax
+
+    return Sparsemax(dim=-1)(x)
+
+
+def sparsemax_module(x: Tensor) -> Tensor:
+    """Normalize by another package's module."""
+    from sparsemax import Sparsemax
 
     return Sparsemax(dim=-1)(x)
 

@@ -29,8 +29,3 @@ def reverse_gradient(x: torch.Tensor) -> torch.Tensor:
     from pytorch_revgrad import RevGrad
 
     return RevGrad(alpha=0.7)(x)
-
-
-def tanh_twice(x: torch.Tensor) -> torch.Tensor:
-    """Return tanh of tanh."""
-    return torch.tanh(torch.tanh(x))

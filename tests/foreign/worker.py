@@ -29,7 +29,9 @@ def mend_imports() -> None:
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     KEPT.append(library)
-    jax.interpreters.xla.pytype_aval_mappings = {}
+    removed = jax._src.core.pytype_aval_mappings
+    for module in (jax.core, jax.interpreters.xla):
+        vars(module).setdefault("pytype_aval_mappings", removed)
 
 
 def find(name: str) -> object:
