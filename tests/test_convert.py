@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multigrad.cli.conversions import read_rows
 from multigrad.cli.named import import_named
 from multigrad.inspection import convert as converting
 from multigrad.inspection.convert import convert
@@ -232,3 +234,20 @@ def test_it_also_runs_compiled(backend: Any, module: str) -> None:
     report = convert(spikes.around, x, backends=[backend.name], compiled=[backend.name])
     assert report.ok
     assert str(report.verdicts[0]) == "converted, equal"
+    # What the original cannot do under a compiler is no fault of ours.
+    branching = convert(spikes.Branching, x, backends=[backend.name], compiled=[backend.name])
+    assert branching.verdicts[0].state == "as it is"
+
+
+def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    rows = read_rows()
+    cases = tomllib.loads((root / "tests/foreign/cases.toml").read_text(encoding="utf-8"))
+    assert [row.name for row in rows] == [name for names in cases.values() for name in names]
+    assert len(rows) >= 250
+    assert len(cases) >= 30
+    states = {text.partition(":")[0] for row in rows for text in row.verdicts.values()}
+    assert not states & {"differs", "failed", "absent", "needs input"}

@@ -20,7 +20,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..calls.arguments import flatten
 from ..calls.recipe import Variant
-from ..errors import MultigradError, TraceError
+from ..errors import MultigradError
 from ..functions.function import Function
 from ..ground.trees import optree
 from ..proof.bounded import run_bounded
@@ -157,13 +157,13 @@ class _Oracle:
         self.expected = expected
         self.function = original.function
         self.captured: Variant | None = None
-        self.refusal: TraceError | None = None
+        self.reason, self.place = "", None  # why it is not captured
         try:
             self.captured = capture_example(self.function, *inputs)
         except NotCaptured as error:
-            self.refusal = error.error
-        except Exception:  # the call itself says so
-            self.captured = None
+            self.reason, self.place = brief_refusal(error.error), error.error.place
+        except Exception as error:
+            self.reason = f"raised {brief(error)}"
         if self.captured is not None and self.captured.graphs.is_random:
             self.expected = run(self.fresh(), load_backend("numpy"), inputs)
 
@@ -171,6 +171,15 @@ class _Oracle:
         """Return the Function, its draws at their beginning."""
         is_random = self.captured is not None and self.captured.graphs.is_random
         return self.function.keyed(KEY) if is_random else self.function
+
+    @functools.cached_property
+    def compiles(self) -> bool:
+        """Whether the original itself runs under its framework's compiler."""
+        try:
+            run_compiled(self.original.call, self.home, self.inputs)
+        except Exception:
+            return False
+        return True
 
     @functools.cached_property
     def largest(self) -> Results:
@@ -289,7 +298,9 @@ def _magnitude(value: Any) -> float:
 def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
     """Return what becomes of an original on one backend, eager and perhaps compiled."""
     is_home = backend.name == oracle.home.name
-    runs = [("", run)] + ([("compiled: ", run_compiled)] if is_compiled else [])
+    runs = [("", run)]
+    if is_compiled and (oracle.captured is not None or not is_home or oracle.compiles):
+        runs.append(("compiled: ", run_compiled))
     for where, run_on in runs:
         try:
             found = run_on(oracle.fresh(), backend, oracle.inputs)
@@ -305,8 +316,7 @@ def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
         if problem:
             return Verdict(backend.name, DIFFERS, where + problem)
     if oracle.captured is None:
-        reason = "" if oracle.refusal is None else brief_refusal(oracle.refusal)
-        return Verdict(backend.name, AS_IT_IS, reason, getattr(oracle.refusal, "place", None))
+        return Verdict(backend.name, AS_IT_IS, oracle.reason, oracle.place)
     drawn = "draws compared with NumPy's" if oracle.captured.graphs.is_random else ""
     return Verdict(backend.name, EQUAL, drawn)
 

@@ -207,3 +207,93 @@ def ibert_quantize(x: Tensor) -> Tensor:
 
     scale = quant_modules.symmetric_linear_quantization_params(8, x.min(), x.max())
     return quant_modules.SymmetricQuantFunction.apply(x, 8, False, scale) * scale
+
+
+def spikingjelly_surrogates(x: Tensor) -> Tensor:
+    """Add several surrogates."""
+    from spikingjelly.activation_based import surrogate
+
+    return surrogate.SoftSign()(x) + surrogate.Erf()(x - 0.2) + surrogate.S2NN()(x + 0.2)
+
+
+def spikingjelly_lif_node(x: Tensor) -> Tensor:
+    """Two steps of a leaky neuron, which keeps its state."""
+    from spikingjelly.activation_based import neuron, surrogate
+
+    node = neuron.LIFNode(surrogate_function=surrogate.ATan())
+    return node(x) + node(2.0 * x)
+
+
+def snntorch_synaptic(x: Tensor) -> Tensor:
+    """One step of a neuron of second order."""
+    import snntorch
+
+    neuron = snntorch.Synaptic(alpha=0.9, beta=0.8)
+    spikes, _, membrane = neuron(x, torch.zeros_like(x), torch.zeros_like(x))
+    return spikes + 0.5 * membrane
+
+
+def snntorch_net(x: Tensor) -> Tensor:
+    """Two steps of two neurons."""
+    import snntorch
+    from snntorch import surrogate
+
+    first = snntorch.Leaky(beta=0.9, spike_grad=surrogate.atan())
+    second = snntorch.Leaky(beta=0.8, spike_grad=surrogate.fast_sigmoid())
+    one, two = torch.zeros_like(x), torch.zeros_like(x)
+    total = torch.zeros_like(x)
+    for _ in range(2):
+        spikes, one = first(x, one)
+        spikes, two = second(spikes, two)
+        total = total + spikes + two
+    return total
+
+
+def brevitas_weight_quantizer(x: Tensor) -> Tensor:
+    """Quantize to integers of four bits at a scale of its own."""
+    from brevitas.function.ops_ste import round_ste, tensor_clamp_ste
+
+    scale = x.abs().max().detach() / 7.0
+    return tensor_clamp_ste(round_ste(x / scale), -7 * torch.ones_like(x), 7 * torch.ones_like(x))
+
+
+def compressai_bound(x: Tensor) -> Tensor:
+    """Bound from below with a gradient that leads back."""
+    from compressai.ops import LowerBound
+
+    return LowerBound(0.1)(x)
+
+
+def gradient_reversal_net(x: Tensor) -> Tensor:
+    """A reversal between two maps."""
+    from pytorch_revgrad import RevGrad
+
+    return torch.tanh(nn.Sequential(nn.Tanh(), RevGrad(alpha=2.0))(x)) * x
+
+
+def tabnet_sparsemax(x: Tensor) -> Tensor:
+    """Normalize as TabNet does."""
+    from pytorch_tabnet import sparsemax
+
+    return sparsemax.sparsemax(x, -1)
+
+
+def timm_hard_swish(x: Tensor) -> Tensor:
+    """Apply timm's modules in a row."""
+    from timm.layers.activations_me import HardSigmoidMe, HardSwishMe
+
+    return nn.Sequential(HardSwishMe(), HardSigmoidMe())(x)
+
+
+def norse_surrogates(x: Tensor) -> Tensor:
+    """Add surrogates by their names."""
+    from norse.torch.functional.threshold import threshold
+
+    return sum(threshold(x, name, 1.5) for name in ("tanh", "triangle", "circ", "heavi_erfc"))
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    """Run a region again in backward, a custom gradient in it."""
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(lambda v: make_step(1.0).apply(v) * torch.tanh(v), x, use_reentrant=False)

@@ -44,3 +44,42 @@ def spyx_tanh(x: jax.Array) -> jax.Array:
     from spyx import axn
 
     return axn.tanh(1.0)(x)
+
+
+def optax_simplex(x: jax.Array) -> jax.Array:
+    """Project, and weigh."""
+    import optax
+
+    return optax.projections.projection_simplex(2.0 * x, 1.0) * x
+
+
+def rlax_clipped(x: jax.Array) -> jax.Array:
+    """Clip the gradient of a part."""
+    import rlax
+
+    return rlax.clip_gradient(jnp.tanh(x), -0.1, 0.1) * x
+
+
+def jitted_surrogate(x: jax.Array) -> jax.Array:
+    """Spike by a custom gradient within `jax.jit`."""
+
+    @jax.jit
+    @jax.custom_gradient
+    def spike(v: jax.Array) -> tuple[jax.Array, object]:
+        return (v > 0).astype(v.dtype), lambda g: g / (1.0 + jnp.abs(v)) ** 2
+
+    return spike(x - 0.1) * x
+
+
+def flax_module(x: jax.Array) -> jax.Array:
+    """Apply flax's activations in a row."""
+    from flax import nnx
+
+    return nnx.silu(nnx.relu(x) - nnx.hard_tanh(x))
+
+
+def distrax_power(x: jax.Array) -> jax.Array:
+    """Apply functions whose derivatives at zero are their own."""
+    from distrax._src.utils import math
+
+    return math.multiply_no_nan(math.power_no_nan(x, 2.0 * x), x)
