@@ -13,7 +13,7 @@ import multigrad as xg
 
 pytestmark = pytest.mark.anywhere
 
-COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity"]
+COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert"]
 needs_cli = pytest.mark.needs("typer", "rich")
 
 

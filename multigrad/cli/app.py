@@ -154,6 +154,51 @@ def parity(
     raise typer.Exit(0 if report.ok else FAILED)
 
 
+@app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
+def convert(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:NAME]",
+            help="A torch.autograd.Function class, a custom function of jax or TensorFlow, or a "
+            "function that applies one; without a name, all those of a module or package.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="An argument, once for each in order: 4x6 (float32), 4x6:int64, 4x6:bool, "
+            "6:float32 (one axis), scalar, 0.5, 3, True, None, 'text'; guessed from the "
+            "signature if not given.",
+        ),
+    ] = None,
+    backends: Annotated[
+        str, typer.Option(help="Comma-separated backends; all installed ones if not given.")
+    ] = "",
+    compiled: Annotated[
+        str, typer.Option(help="Those on which it also runs compiled.")
+    ] = "jax,tensorflow",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object on a line for each.")
+    ] = False,
+) -> None:
+    """Say what becomes of a custom gradient on each backend, or which line is not captured."""
+    prepare_environment()
+    with report_errors():
+        from multigrad.cli.convert import convert_named
+
+        code = convert_named(
+            what,
+            inputs or (),
+            names=split(backends),
+            compiled=split(compiled),
+            as_json=as_json,
+            echo=typer.echo,
+        )
+    raise typer.Exit(code)
+
+
 @app.command(epilog="Example: multigrad demo --frameworks numpy,torch --rules triangular --quick")
 def demo(
     frameworks: Annotated[

@@ -25,6 +25,7 @@ from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
 from .captured import captured_names, describe
+from .conversions import count_by, count_equal, read_rows
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
@@ -277,10 +278,43 @@ def reason_of(row: Difference) -> str:
     return row.reason if row.settled else f"{row.reason}; depends on the processor"
 
 
+# --- conversions --------------------------------------------------------------------------------
+
+
+def render_conversions() -> str:
+    """Return the page about other people's custom gradients."""
+    rows = read_rows()
+    kinds = count_by(rows, [row.kind for row in rows])
+    packages = count_by(rows, [row.package for row in rows])
+    sections = []
+    for package, own in packages.items():
+        cells = [
+            (f"`{row.name}`", f"`{row.inputs}`", row.summary, row.reason.replace("`", "'"))
+            for row in own
+        ]
+        header = ("what", "inputs", "verdict", "what is not captured")
+        sections.append(f"## {package}: {count_equal(own)}\n\n{table(header, cells)}")
+    return page(
+        "Conversions",
+        f"{len(rows)} published custom gradients of {len(packages)} packages, unchanged. Each is "
+        "run on its own framework, forward and backward, and by multigrad on NumPy, torch, jax "
+        "(eager and under `jax.jit`) and TensorFlow (eager and under `tf.function`). *Equal*: the "
+        "same numbers as the original; *as it is*: the original itself runs, on its own framework; "
+        "*refused*: a TraceError says what is not captured, and where. `tox -e foreign` holds the "
+        "pinned packages to this table; `multigrad convert` does the same for any other.",
+        table(
+            ("what", "equal on every backend"),
+            [(kind, count_equal(own)) for kind, own in kinds.items()],
+        ),
+        *sections,
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
     "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
+    "conversions.md": render_conversions,
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,20 +42,53 @@ def _find(what: str) -> Any:
     module, colon, name = what.rpartition(":")
     if not colon:
         return xg.get(what)
+    return find_in(import_named(module), name)
+
+
+def import_named(name: str) -> types.ModuleType:
+    """Import a module, one of the current folder too.
+
+    Raises:
+        MultigradError: there is none of that name, or it cannot be imported.
+    """
     sys.path.insert(0, "")  # as python -m has it: modules of the current folder
     try:
-        found: Any = importlib.import_module(module)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != module.partition(".")[0]:
-            raise
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise MultigradError(f"{name} needs {error.name}, which is not installed") from error
         raise MultigradError(
-            f"there is no module {module!r} here; name it as in an import"
+            f"there is no module {name!r} here; name it as in an import{_suggest_module(name)}"
+        ) from error
+    except Exception as error:
+        raise MultigradError(
+            f"{name} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     finally:
         sys.path.remove("")
+
+
+def _suggest_module(name: str) -> str:
+    """Return a module whose name is close, among the neighbors of one that is not there."""
+    parent, _, last = name.rpartition(".")
+    try:
+        path = importlib.import_module(parent).__path__ if parent else None
+    except (AttributeError, ImportError):
+        return ""
+    return suggest(last, (info.name for info in pkgutil.iter_modules(path)))
+
+
+def find_in(module: types.ModuleType, name: str) -> Any:
+    """Return what a module holds under a name, perhaps a dotted one.
+
+    Raises:
+        MultigradError: there is nothing.
+    """
+    found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise MultigradError(f"{module} has no {part!r}{suggest(part, vars(found))}")
+            owner = module.__name__ if found is module else f"{module.__name__}:{name}"
+            raise MultigradError(f"{owner} has no {part!r}{suggest(part, vars(found))}")
         found = getattr(found, part)
     return found
 

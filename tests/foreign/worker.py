@@ -1,0 +1,83 @@
+"""One process of the corpus: reads rows from stdin, answers each with its verdicts as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))  # builders: cases_*.py
+COMPILED = ("jax", "tensorflow")
+KEPT: list[object] = []
+
+
+def mend_imports() -> None:
+    """Let packages be imported that ask for what these frameworks do not have here.
+
+    torchvision 0.28: CUDA's operators beside a torch for CPUs; distrax 0.1.9 (TFP's substrate): a
+    table that jax 0.10 has removed.
+    """
+    import jax
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    KEPT.append(library)
+    removed = jax._src.core.pytype_aval_mappings
+    for module in (jax.core, jax.interpreters.xla):
+        vars(module).setdefault("pytype_aval_mappings", removed)
+
+
+def find(name: str) -> object:
+    """Return the object that a row names."""
+    module, _, path = name.partition(":")
+    found = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def judge(name: str, words: list[str]) -> dict[str, str]:
+    """Return the verdict of a row on each backend."""
+    from multigrad.backend.discovery import backends
+    from multigrad.cli.inputs import SEED, read_input
+    from multigrad.inspection.convert import EQUAL, convert
+
+    names = [row.name for row in backends() if row.installed]
+    try:
+        obj = find(name)
+    except Exception as error:
+        return dict.fromkeys(names, f"absent: {type(error).__name__}: {error}"[:300])
+    generator = np.random.default_rng(SEED)
+    inputs = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]
+    report = convert(obj, *inputs, compiled=COMPILED)
+    if report.problem:
+        return dict.fromkeys(names, f"needs input: {report.problem}")
+    what = "custom gradient" if report.is_custom else "function"
+    verdicts = {v.backend: str(v).replace(EQUAL, "equal") for v in report.verdicts}
+    return {"kind": f"{report.home} {what}", **verdicts}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what packages print is no answer
+    warnings.simplefilter("ignore")
+    mend_imports()
+    for line in sys.stdin:
+        name, words = json.loads(line)
+        try:
+            verdicts = judge(name, words)
+        except Exception as error:
+            verdicts = {"numpy": f"failed: {type(error).__name__}: {error}"[:300]}
+        answers.write(json.dumps(verdicts) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
