@@ -39,6 +39,8 @@ backend = Backend(
         from_numpy=bridge.from_numpy,
         is_traced=bridge.is_traced,
         read_number=bridge.read_number,
+        device_type=asked.device_type,
+        requires_grad=asked.requires_grad,
     ),
     kernels=Kernels(
         rows=ops.OPS,

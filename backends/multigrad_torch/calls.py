@@ -32,7 +32,7 @@ from multigrad.recipes.record import NotCaptured
 from multigrad.rulebook.under import forward_on, put_under
 from multigrad.tracing.trace import NeedsConcrete
 
-from . import random
+from . import asked, random
 from .mirror import HIDDEN, JIT, tensors_in
 from .numbering import serial
 
@@ -240,9 +240,10 @@ def restore(described: Any) -> Any:
     """Return arguments like those described, without numbers in the tensors."""
     kind, *rest = described
     if kind == "tensor":
-        dtype, shape = rest
+        dtype, shape, requires_grad, device_type = rest
         shape = (1,) * shape if isinstance(shape, int) else shape
-        return torch.empty(shape, dtype=dtype, device="meta")
+        tensor = torch.empty(shape, dtype=dtype, device="meta", requires_grad=requires_grad)
+        return asked.stand_on(tensor, device_type)
     if kind == "value":
         return rest[0]
     if kind == "dict":

@@ -27,6 +27,7 @@ from multigrad.functions.function import Function
 from multigrad.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing import xp_all as xp
+from multigrad.tracing.answers import needs_gradient
 from multigrad.tracing.trace import Trace, Value, cast_node
 
 Tensor: TypeAlias = Any
@@ -40,8 +41,19 @@ class Context:
         self._trace = trace
         self._saved: tuple[Any, ...] = ()
         self._marked: tuple[Any, ...] = ()
-        # Forward knows none that is not needed; where one is not, torch drops it.
-        self.needs_input_grad = tuple(map(may_have_gradient, args))
+        self._args = args
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """Which arguments need a gradient: of a capture a fact."""
+        floats = [isinstance(x, Value) and may_have_gradient(x) for x in self._args]
+        if self._trace is None or not any(floats):
+            return tuple(map(may_have_gradient, self._args))
+        if self._trace.in_backward and sum(floats) == 1:  # else nobody would call it
+            return tuple(floats)
+        names = [x.node.attr("name") for x in self._args if isinstance(x, Value) and may_have_gradient(x)]
+        needed = iter(needs_gradient(self._trace, tuple(names)))
+        return tuple(is_float and next(needed) for is_float in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Keep tensors for backward."""
@@ -84,7 +96,7 @@ class Context:
 
     def kept(self) -> tuple[Any, ...]:
         """Return all that was kept, as attributes too."""
-        own = ("_trace", "_saved", "_marked", "needs_input_grad")
+        own = ("_args", "_trace", "_saved", "_marked")
         return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
 
 

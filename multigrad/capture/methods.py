@@ -7,15 +7,18 @@ n - 1) the keyword used, then the modules that the rule mentions, decide.
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, is_float
+from ..ir.types import BOOL, FLOATS, SCALAR_SHAPE, T, is_float
+from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, cast, copy_of, lift, mark_view
+from ..tracing.axes import known_shape
+from ..tracing.trace import NeedsConcrete, Value, cast, copy_of, lift, mark_view
 from . import arrays, composites, creation, elementwise
 from .dialect import find_dialect
 from .names import spelled
@@ -221,6 +224,15 @@ def bool_(x: Tensor) -> Tensor:
 
 
 def item(x: Tensor) -> Any:
+    """The number of a tensor of one element, which stays a tensor; of a rule it is refused."""
+    type_ = x.node.type
+    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in (T, *FLOATS, BOOL):
+        shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
+        if shape is None:
+            raise NeedsConcrete(*needed_shapes(x.node))
+        if math.prod(shape) == 1:
+            one = xp.stop_gradient(x if shape == () else xp.reshape(x, ()))
+            return one if type_.dtype == BOOL else cast(one, T).as_number()
     return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
 
 

@@ -57,7 +57,7 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
     own = (recipe, layout.key, tuple(facts.items()))
     if any(own == other for other in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
-        raise NotCaptured(TraceError(message))
+        raise AppliesItself(TraceError(message))
     reset = _in_progress.set((*_in_progress.get(), own))
     try:
         with intercepting(), reading() as found:
@@ -74,6 +74,8 @@ def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Va
     recording = _Recording(recipe, layout, facts)
     variant = recording.run_asking()
     moved = recording.trace.witness.moved
+    if recording.trace.asks_for_memory:
+        _check_memory(recipe, layout, variant)
     if (
         moved
         or recording.trace.lifted
@@ -105,8 +107,34 @@ def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Va
     return variant
 
 
+def _check_memory(recipe: CodeRecipe, layout: Layout, variant: Variant) -> None:
+    """Record once more, for tensors that do not lie in memory in order.
+
+    Raises:
+        NotCaptured: that gives another graph.
+    """
+    again = _Recording(recipe, layout, variant.facts)
+    again.trace.is_dense = False
+    try:
+        other = again.run_asking()
+    except (NotCaptured, NeedsConcrete):  # it takes no other tensors
+        return
+    own = (variant.graphs.forward.outputs, variant.graphs.backward.outputs)
+    if (other.graphs.forward.outputs, other.graphs.backward.outputs) != own:
+        raise NotCaptured(
+            TraceError(
+                f"function {recipe.name!r} computes something else for tensors that are not "
+                "contiguous, which is not captured"
+            )
+        )
+
+
 def _statics(layout: Layout) -> dict[str, Any]:
     return {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
+
+
+class AppliesItself(NotCaptured):
+    """It applies itself to arguments like those for which it is being captured."""
 
 
 class _Recording:
@@ -147,6 +175,7 @@ class _Recording:
                     )
                 )
         flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        self.check_notes(flat)
         fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
@@ -186,7 +215,7 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not trace.lost_gradient,
         ).without_calls()
-        return Variant(graphs, layout, outputs, fixed, dict(self.facts))
+        return Variant(graphs, layout, outputs, fixed, dict(self.facts), lacks=trace.lacks)
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return what stands for a leaf while it is recorded."""
@@ -225,6 +254,13 @@ class _Recording:
                 f"returns a {type(output).__name__} that it did not compute from its arguments"
             )
         )
+
+    def check_notes(self, outputs: list[Any]) -> None:
+        """Refuse what is noted on a tensor that the caller gets."""
+        for name in (name for each in outputs if isinstance(each, V) for name in each.notes or ()):
+            raise NotCaptured(
+                self.trace.error(f"returns a tensor with an attribute {name!r}, which no graph has")
+            )
 
     def number(self, value: Value) -> Value:
         """Return a computed number as a tensor."""
@@ -271,6 +307,7 @@ class _Recording:
         asked = questions.count()
         try:
             with written_in(self.trace, self.trace.latest):
+                self.trace.in_backward = True
                 returned = self.attempt(lambda: pull(upstream))
         except NeedsConcrete as need:  # a cotangent has the shape of its output
             questions.forget(asked)
