@@ -8,6 +8,7 @@ from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Inter
 
 from . import (
     as_it_is,
+    asked,
     attach,
     automatic_hooks,
     bridge,

@@ -16,12 +16,11 @@ import torch
 
 from multigrad.capture import arrays, methods
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
-from multigrad.ir.types import FLOATS, INTEGERS
 from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import gradient_of, is_dense, place_of
 from multigrad.tracing.axes import known_shape
-from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name, lift
+from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -138,9 +137,7 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         if "dtype" not in x.trace.facts:
             raise NeedsConcrete("dtype")
         return torch.empty(0, dtype=x.dtype).type().replace("torch.", legacy_root(x))
-    name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}" if isinstance(
-        dtype, type
-    ) else ""
+    name = legacy_name(dtype)
     if name.endswith("Tensor") and name.startswith("torch."):
         root, _, kind = name.rpartition(".")
         if (root == "torch") is not (place_of(x.trace) == "cpu"):
@@ -149,6 +146,13 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
             raise TypeError(f"type({name})")
         return cast(x, getattr(torch, kind).dtype)
     return cast(x, dtype)
+
+
+def legacy_name(dtype: Any) -> str:
+    """Return the name of what torch calls a type of tensors, "" for a dtype."""
+    if isinstance(dtype, type):
+        return f"{dtype.__module__}.{dtype.__name__}"
+    return dtype if isinstance(dtype, str) else ""
 
 
 def legacy_root(x: Tensor) -> str:

@@ -51,7 +51,8 @@ class Context:
             return tuple(map(may_have_gradient, self._args))
         if self._trace.in_backward and sum(floats) == 1:  # else nobody would call it
             return tuple(floats)
-        names = [x.node.attr("name") for x in self._args if isinstance(x, Value) and may_have_gradient(x)]
+        symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
+        names = [x.node.attr("name") for x in symbols]
         needed = iter(needs_gradient(self._trace, tuple(names)))
         return tuple(is_float and next(needed) for is_float in floats)
 

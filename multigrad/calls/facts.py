@@ -2,7 +2,8 @@
 for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
-a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one. What the code reads besides its arguments (`reads.py`) is among them.
+a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one. What the
+code reads besides its arguments (`reads.py`) is among them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from ..active.reads import is_read, look_up
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
 from ..passes.facts import needed_shapes
-from ..tracing.axes import known_shape
 from ..tracing.answers import place_of
+from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, owner_of
 from .failures import NotCaptured

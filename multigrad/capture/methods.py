@@ -7,19 +7,16 @@ n - 1) the keyword used, then the modules that the rule mentions, decide.
 from __future__ import annotations
 
 import builtins
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, FLOATS, SCALAR_SHAPE, T, is_float
-from ..passes.facts import needed_shapes
+from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
-from ..tracing.axes import known_shape
-from ..tracing.trace import NeedsConcrete, Value, cast, copy_of, lift, mark_view
-from . import arrays, composites, creation, elementwise
+from ..tracing.trace import Value, cast, copy_of, lift, mark_view
+from . import arrays, composites, creation, elementwise, items
 from .dialect import find_dialect
 from .names import spelled
 from .readings import library_for
@@ -223,19 +220,6 @@ def bool_(x: Tensor) -> Tensor:
     return cast(x, "bool")
 
 
-def item(x: Tensor) -> Any:
-    """The number of a tensor of one element, which stays a tensor; of a rule it is refused."""
-    type_ = x.node.type
-    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in (T, *FLOATS, BOOL):
-        shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
-        if shape is None:
-            raise NeedsConcrete(*needed_shapes(x.node))
-        if math.prod(shape) == 1:
-            one = xp.stop_gradient(x if shape == () else xp.reshape(x, ()))
-            return one if type_.dtype == BOOL else cast(one, T).as_number()
-    return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
-
-
 def numel(x: Tensor) -> Any:
     return xp.size(x)
 
@@ -376,7 +360,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
     "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
     "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
-    "half": half, "is_floating_point": is_floating_point, "item": item, "masked_fill": masked_fill,
+    "half": half, "is_floating_point": is_floating_point, "item": items.item,
+    "masked_fill": masked_fill,
     "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
     "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
     "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,

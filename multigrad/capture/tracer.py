@@ -23,6 +23,7 @@ from . import indexing, methods
 from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
+from .items import Number
 from .readings import library_for
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
@@ -327,45 +328,10 @@ def _protocols(kind: type) -> set[str]:
 SLOTS = frozenset(Value.__slots__)
 
 
-def _numeric(name: str) -> Any:
-    """Return an operator of a number: with other numbers it gives a number again."""
-    plain = getattr(Value, name)
-
-    def operate(self: Item, *others: Any) -> Any:
-        result = plain(self, *others)
-        is_tensor = any(isinstance(other, Value) and not is_number(other) for other in others)
-        return result if is_tensor or not isinstance(result, V) else result.as_number()
-
-    operate.__name__ = operate.__qualname__ = name
-    return operate
-
-
-class Item(V):
-    """What `x.item()` gives: a Python number, which stays a tensor without axes in the graph.
-
-    Arithmetic goes on with it; where Python needs the number itself, that is refused.
-    """
+class Item(Number, V):
+    """The number in a tensor of one element."""
 
     __slots__ = ()
-    is_number = True
-
-    for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-        locals()[f"__{_name}__"] = _numeric(f"__{_name}__")
-        locals()[f"__r{_name}__"] = _numeric(f"__r{_name}__")
-    __neg__, __pos__, __abs__ = _numeric("__neg__"), _numeric("__pos__"), _numeric("__abs__")
-
-    def _updated(self, value: Any) -> Any:
-        return value  # numbers are immutable: an augmented assignment binds the name anew
-
-    def __getattr__(self, name: str) -> Any:
-        if hasattr(float, name):
-            return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
-        raise AttributeError(f"'float' object has no attribute {name!r}")
-
-
-def is_number(value: Value) -> bool:
-    """Return whether a symbol stands for a Python number."""
-    return value.is_number or value.node.type.kind == "scalar"
 
 
 class Size(V):

@@ -37,6 +37,7 @@ from ..tracing import xp_all as xp
 from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
+from .again import check_draws, check_memory, check_tensors
 
 Tensor = Any
 # What is being captured, from the outside in: a capture that needs itself would never end.
@@ -73,60 +74,17 @@ def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Va
     """Record once; again where something may have come from outside of the arguments."""
     recording = _Recording(recipe, layout, facts)
     variant = recording.run_asking()
-    moved = recording.trace.witness.moved
-    if recording.trace.asks_for_memory:
-        _check_memory(recipe, layout, variant)
-    if (
-        moved
-        or recording.trace.lifted
-        or has_number_from_elsewhere(recording.graphs, recording.trace, _statics(layout))
-    ):
-        again = _Recording(recipe, layout, recording.trace.facts)
+    trace = recording.trace
+    if trace.asks_for_memory:
+        check_memory(recipe.name, variant, _Recording(recipe, layout, trace.facts))
+    is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
+    if trace.witness.moved or trace.lifted or is_suspect:
+        again = _Recording(recipe, layout, trace.facts)
         other = again.run_asking()
-        first, second = recording.trace.lifted, again.trace.lifted
-        if any(a is b for a in first for b in second):
-            raise NotCaptured(
-                recording.trace.error(
-                    "reads a tensor from outside of it, which may change between calls. Pass it "
-                    "as an argument, or make it a NumPy array, whose values are taken once"
-                )
-            )
-        pairs = (
-            (variant.graphs.forward, other.graphs.forward),
-            (variant.graphs.backward, other.graphs.backward),
-        )
-        drew = moved and again.trace.witness.moved  # not another thread, which draws once
-        if drew or any(a.outputs != b.outputs for a, b in pairs):
-            raise NotCaptured(
-                TraceError(
-                    f"function {recipe.name!r} gives another graph each time: it draws a number, "
-                    "or reads one that changes. Draw with xp.rand_like(x), or pass the number as "
-                    "an argument"
-                )
-            )
+        check_tensors(trace, again.trace)
+        drew = trace.witness.moved and again.trace.witness.moved
+        check_draws(recipe.name, variant, other, drew=drew)
     return variant
-
-
-def _check_memory(recipe: CodeRecipe, layout: Layout, variant: Variant) -> None:
-    """Record once more, for tensors that do not lie in memory in order.
-
-    Raises:
-        NotCaptured: that gives another graph.
-    """
-    again = _Recording(recipe, layout, variant.facts)
-    again.trace.is_dense = False
-    try:
-        other = again.run_asking()
-    except (NotCaptured, NeedsConcrete):  # it takes no other tensors
-        return
-    own = (variant.graphs.forward.outputs, variant.graphs.backward.outputs)
-    if (other.graphs.forward.outputs, other.graphs.backward.outputs) != own:
-        raise NotCaptured(
-            TraceError(
-                f"function {recipe.name!r} computes something else for tensors that are not "
-                "contiguous, which is not captured"
-            )
-        )
 
 
 def _statics(layout: Layout) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def place_of(trace: Any) -> str:
 
 
 def gradient_of(value: Any) -> bool:
-    """Return whether a tensor asks for a gradient: of an argument a fact; what forward computes asks
-    for none.
+    """Return whether a tensor asks for a gradient: an argument by a fact, what forward computes by
+    no means.
     """
     trace, node = value.trace, value.node
     if trace.kind == "rule" or (trace.in_backward and node.op is not ops.INPUT):

@@ -35,12 +35,12 @@ class FunLSQ(Function):
 
 class RoundHalfUp(Function):
     @staticmethod
-    def forward(self: Any, input: Any) -> Any:
+    def forward(ctx: Any, input: Any) -> Any:
         sign = torch.sign(input)
         return sign * torch.floor(torch.abs(input) + 0.5)
 
     @staticmethod
-    def backward(self: Any, grad_output: Any) -> Any:
+    def backward(ctx: Any, grad_output: Any) -> Any:
         return grad_output.clone()
 
 
@@ -237,7 +237,12 @@ class TrainedTernary(Function):
     def backward(ctx: Any, grad: Any) -> Any:
         a, b, wp, wn = ctx.saved_tensors
         c = torch.ones(grad.size(), device=grad.device) - a - b
-        return wp * a * grad + wn * b * grad + 1.0 * c * grad, (a * grad).sum(), -(b * grad).sum(), None
+        return (
+            wp * a * grad + wn * b * grad + 1.0 * c * grad,
+            (a * grad).sum(),
+            -(b * grad).sum(),
+            None,
+        )
 
 
 class UniformQuantize(Function):

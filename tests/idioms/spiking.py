@@ -43,9 +43,7 @@ class ATan(Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             x = ctx.saved_tensors[0]
-            grad_x = (
-                ctx.alpha / 2 / (1 + (math.pi / 2 * ctx.alpha * x).pow_(2)) * grad_output
-            )
+            grad_x = ctx.alpha / 2 / (1 + (math.pi / 2 * ctx.alpha * x).pow_(2)) * grad_output
         return grad_x, None
 
 
@@ -106,9 +104,12 @@ class LIFParameters(NamedTuple):
     alpha: float = 100.0
 
 
+DEFAULTS = LIFParameters()
+
+
 class LIFStep(Function):
     @staticmethod
-    def forward(ctx: Any, i: Any, v: Any, p: Any = LIFParameters(), dt: Any = 0.001) -> Any:
+    def forward(ctx: Any, i: Any, v: Any, p: Any = DEFAULTS, dt: Any = 0.001) -> Any:
         dv = dt * p.tau_mem_inv * (i - v)
         v_decayed = v + dv
         z = torch.gt(v_decayed - p.v_th, torch.as_tensor(0.0)).to(v.dtype)
