@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.active.draws import Draws
-from multigrad.active.reads import is_read
+from multigrad.active.reads import Telling, is_read
 from multigrad.backend.discovery import load_backend
 from multigrad.calls.arguments import flatten
 from multigrad.calls.facts import gather_facts
 from multigrad.calls.recipe import Variant
 from multigrad.context import RuleInForce
-from multigrad.errors import MultigradError
+from multigrad.errors import MultigradError, TraceError
 from multigrad.functions.function import Function
 from multigrad.ground.trees import optree
 from multigrad.in_force.activation import Activation, plain
@@ -186,6 +186,9 @@ def call_of_function(function: Function, described: Any) -> Call:
     args, kwargs = restore(described)
     leaves, tree = flatten(args, kwargs)
     variant = find_variant(function, leaves, described, tree)
+    if any(isinstance(fact, Telling) for fact in variant.facts):
+        message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
+        raise NotCaptured(TraceError(message))
     layout = variant.layout
     words = [write(leaves[i]) for i in layout.indices("number")]
     names = draw(function.draws, words) if variant.graphs.is_random else {}

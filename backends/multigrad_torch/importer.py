@@ -32,6 +32,11 @@ from multigrad.tracing.trace import Trace, Value, cast_node
 
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
+AMP = frozenset(
+    code
+    for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd)
+    for code in nested_codes(decorate.__code__)
+)
 
 
 class Context:
@@ -188,12 +193,14 @@ class ClassRecipe(CodeRecipe):
         args = self.bind(given, kwargs)
         own, ctx = self.function_class, Context(trace, args)
         is_backward = own.backward is not torch.autograd.Function.backward
-        backward, once = unwrap_once(own.backward if is_backward else own.vjp)
+        backward = unwrap_amp(own.backward if is_backward else own.vjp, trace)
+        backward, once = unwrap_once(backward)
+        backward = unwrap_amp(backward, trace)
         if self.has_setup:
-            outputs = run(own.forward, *args)
+            outputs = run(unwrap_amp(own.forward, trace), *args)
             run(own.setup_context, ctx, args, outputs)
         else:
-            outputs = run(own.forward, ctx, *args)
+            outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
         several = isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
@@ -267,6 +274,18 @@ def unwrap_once(backward: Any) -> tuple[Any, bool]:
     if getattr(backward, "__code__", None) in ONCE:
         return backward.__wrapped__, True
     return backward, False
+
+
+def unwrap_amp(function: Any, trace: Trace | None) -> Any:
+    """Return a forward or backward without `custom_fwd` or `custom_bwd`: without autocast they do
+    nothing.
+    """
+    is_plain = inspect.isfunction(function) and function.__code__ in AMP
+    if trace is None or not is_plain:
+        return function
+    if inspect.getclosurevars(function).nonlocals.get("cast_inputs"):
+        trace.lacks = "what it casts under autocast"
+    return function.__wrapped__
 
 
 def import_function(function_class: Any) -> ClassRecipe:

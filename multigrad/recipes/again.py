@@ -4,6 +4,7 @@ two must be the same graphs.
 
 from __future__ import annotations
 
+from ..active.reads import note
 from ..calls.failures import NotCaptured
 from ..calls.recipe import Variant
 from ..errors import TraceError
@@ -11,12 +12,16 @@ from ..tracing.trace import NeedsConcrete, Trace
 
 
 def check_tensors(first: Trace, second: Trace) -> None:
-    """Compare the framework's tensors that became constants.
+    """Compare the framework's tensors that became constants; one that is not made anew comes from
+    outside, and its values are a fact.
 
     Raises:
-        NotCaptured: one is not made anew, so that it comes from outside.
+        NotCaptured: that cannot be told.
     """
-    if any(a is b for a in first.lifted for b in second.lifted):
+    outside = {id(a): a for a in first.lifted for b in second.lifted if a is b}
+    facts = {first.sources[i]: first.sources[i].meaning() for i in outside if i in first.sources}
+    note(facts)
+    if len(facts) < len(outside) or None in facts.values():
         raise NotCaptured(
             first.error(
                 "reads a tensor from outside of it, which may change between calls. Pass it "

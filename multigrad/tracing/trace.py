@@ -62,6 +62,7 @@ class Trace:
         self.words = WORDS[kind]
         self.namespace = namespace
         self.lifted: list[Any] = []
+        self.sources: dict[int, Any] = {}  # by id: the facts about tensors from outside
         self.name = name
         self.facts = dict(facts or {})
         self.value_class = value_class or Value
