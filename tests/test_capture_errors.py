@@ -266,7 +266,7 @@ IN_TORCH: dict[str, tuple[Callable[..., Any], str]] = {
     "large constant": (lambda torch, g: g * torch.ones(70_000), r"constant Tensor of shape"),
     "draw of a static shape": (lambda torch, g: g * torch.rand(3), "another graph each time"),
     "integers": (lambda torch, g: g.short(), "uses .short"),
-    "another device": (lambda torch, g: g.cuda(), "uses .cuda"),
+    "another device": (lambda torch, g: g.cuda(), "looks at the device"),
     "generator": (lambda torch, g: g.uniform_(generator=torch.Generator()), "a generator.*key"),
     "backward": (lambda torch, g: g.backward(), "Return the gradient"),
 }

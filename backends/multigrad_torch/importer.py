@@ -27,10 +27,16 @@ from multigrad.functions.function import Function
 from multigrad.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing import xp_all as xp
+from multigrad.tracing.answers import needs_gradient
 from multigrad.tracing.trace import Trace, Value, cast_node
 
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
+AMP = frozenset(
+    code
+    for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd)
+    for code in nested_codes(decorate.__code__)
+)
 
 
 class Context:
@@ -40,8 +46,20 @@ class Context:
         self._trace = trace
         self._saved: tuple[Any, ...] = ()
         self._marked: tuple[Any, ...] = ()
-        # Forward knows none that is not needed; where one is not, torch drops it.
-        self.needs_input_grad = tuple(map(may_have_gradient, args))
+        self._args = args
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """Which arguments need a gradient: of a capture a fact."""
+        floats = [isinstance(x, Value) and may_have_gradient(x) for x in self._args]
+        if self._trace is None or not any(floats):
+            return tuple(map(may_have_gradient, self._args))
+        if self._trace.in_backward and sum(floats) == 1:  # else nobody would call it
+            return tuple(floats)
+        symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
+        names = [x.node.attr("name") for x in symbols]
+        needed = iter(needs_gradient(self._trace, tuple(names)))
+        return tuple(is_float and next(needed) for is_float in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Keep tensors for backward."""
@@ -84,7 +102,7 @@ class Context:
 
     def kept(self) -> tuple[Any, ...]:
         """Return all that was kept, as attributes too."""
-        own = ("_trace", "_saved", "_marked", "needs_input_grad")
+        own = ("_args", "_trace", "_saved", "_marked")
         return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
 
 
@@ -175,12 +193,14 @@ class ClassRecipe(CodeRecipe):
         args = self.bind(given, kwargs)
         own, ctx = self.function_class, Context(trace, args)
         is_backward = own.backward is not torch.autograd.Function.backward
-        backward, once = unwrap_once(own.backward if is_backward else own.vjp)
+        backward = unwrap_amp(own.backward if is_backward else own.vjp, trace)
+        backward, once = unwrap_once(backward)
+        backward = unwrap_amp(backward, trace)
         if self.has_setup:
-            outputs = run(own.forward, *args)
+            outputs = run(unwrap_amp(own.forward, trace), *args)
             run(own.setup_context, ctx, args, outputs)
         else:
-            outputs = run(own.forward, ctx, *args)
+            outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
         several = isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
@@ -254,6 +274,18 @@ def unwrap_once(backward: Any) -> tuple[Any, bool]:
     if getattr(backward, "__code__", None) in ONCE:
         return backward.__wrapped__, True
     return backward, False
+
+
+def unwrap_amp(function: Any, trace: Trace | None) -> Any:
+    """Return a forward or backward without `custom_fwd` or `custom_bwd`: without autocast they do
+    nothing.
+    """
+    is_plain = inspect.isfunction(function) and function.__code__ in AMP
+    if trace is None or not is_plain:
+        return function
+    if inspect.getclosurevars(function).nonlocals.get("cast_inputs"):
+        trace.lacks = "what it casts under autocast"
+    return function.__wrapped__
 
 
 def import_function(function_class: Any) -> ClassRecipe:

@@ -56,6 +56,7 @@ class Dialect:
         tensor: its tensor class, so that `isinstance` in a rule sees one.
         dtype: its dtype object for an IR name.
         device: a device of it, for the constants that a rule makes.
+        device_of: optional; the device of a kind ("cuda"), where code may ask on which it runs.
         correction: what `x.std()` and `x.var()` subtract from n by default.
         methods: tensor methods that mean something else in this library.
         attributes: attributes of a tensor that no other library's has, by name, from the tensor.
@@ -100,6 +101,7 @@ class Dialect:
     dtype: Callable[[str], Any]
     device: Any
     correction: int = 0
+    device_of: Callable[[str], Any] | None = None
     methods: Mapping[str, Handler] = field(default_factory=dict)
     hidden: Mapping[Any, Handler] = field(default_factory=dict)
     mutable: bool = True

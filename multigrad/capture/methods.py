@@ -16,7 +16,7 @@ import numpy as np
 from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value, cast, copy_of, lift, mark_view
-from . import arrays, composites, creation, elementwise, extremes
+from . import arrays, composites, creation, elementwise, extremes, items
 from .dialect import find_dialect
 from .names import spelled
 from .readings import library_for
@@ -225,10 +225,6 @@ def bool_(x: Tensor) -> Tensor:
     return cast(x, "bool")
 
 
-def item(x: Tensor) -> Any:
-    return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
-
-
 def numel(x: Tensor) -> Any:
     return xp.size(x)
 
@@ -369,7 +365,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
     "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
     "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
-    "half": half, "is_floating_point": is_floating_point, "item": item, "masked_fill": masked_fill,
+    "half": half, "is_floating_point": is_floating_point, "item": items.item,
+    "masked_fill": masked_fill,
     "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
     "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
     "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,

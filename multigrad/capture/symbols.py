@@ -8,7 +8,7 @@ from typing import Any
 from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
 from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
-from ..tracing.answers import is_asked_by
+from ..tracing.answers import is_asked_by, place_of
 from ..tracing.trace import NeedsConcrete, Trace, dtype_name
 
 V = Any  # of tracer.py
@@ -78,6 +78,10 @@ class SymbolicDevice:
         if name.startswith("__"):
             raise AttributeError(name)
         return self._refuse()
+
+    @property
+    def type(self) -> str:
+        return place_of(self.trace)
 
     def _refuse(self) -> Any:
         raise self.trace.error(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from ..active.draws import FREE, Counter, keyed
 from ..backend.discovery import FUNCTION_READERS, in_use
-from ..calls.arguments import PLAIN, as_numbers, flatten
+from ..calls.arguments import PLAIN, Layout, as_numbers, flatten
 from ..calls.binding import assemble
 from ..calls.bound import BoundFunction
 from ..calls.placeholders import find_call
@@ -28,11 +28,11 @@ from ..ground.trees import optree
 from ..ir.questions import crossing, note
 from ..recipes.document import decode_function
 from ..recipes.functions_to_data import encode_function
-from ..recipes.record import NotCaptured
+from ..recipes.record import AppliesItself, CodeRecipe, NotCaptured
 from ..recipes.saved import SavedRecipe
 from ..tracing.calls import CustomCall, mark
 from ..tracing.replay import replay
-from ..tracing.trace import NeedsConcrete, Value, lift
+from ..tracing.trace import NeedsConcrete, Trace, Value, lift
 from .entries import Entries
 
 Tensor = Any
@@ -223,6 +223,15 @@ class Function(Entries):
 
     # --- inside of another capture ----------------------------------------------------------------
 
+    def _record_again(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Any:
+        """Record what the backward applies of the function itself, without its derivative, which
+        would go on for ever.
+        """
+        trace.lost_gradient = self.name
+        trace.lacks = f"the derivatives of {self.name!r} of any order"
+        assert isinstance(self.recipe, CodeRecipe)
+        return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
+
     def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
         """Record the function's ops in the capture that its arguments belong to."""
         leaves, tree = self.complete(leaves, tree)
@@ -231,6 +240,10 @@ class Function(Entries):
         try:
             with crossing(NeedsConcrete):
                 variant = self.variant_for_symbols(trace, layout, leaves)
+        except AppliesItself as error:
+            if not trace.in_backward:
+                raise note(error.error) from error.__cause__
+            return self._record_again(trace, layout, leaves)
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
