@@ -227,6 +227,19 @@ def catches_errors(code: CodeType) -> bool:
     return is_bare or "CHECK_EXC_MATCH" in names
 
 
+def library_of_failure(error: BaseException, known: str) -> str:
+    """Return the library in which code failed that met a symbol there, by way of other libraries,
+    where that one is imported in another way; else the one that is known.
+    """
+    found, tb = known, error.__traceback__
+    while tb is not None:
+        root = str(tb.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        dialect = find_dialect(root)
+        found = root if dialect is not None and dialect.import_function is not None else found
+        tb = tb.tb_next
+    return found
+
+
 def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
     """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
 
@@ -259,6 +272,9 @@ def run_written_in(
         raise
     except Exception as error:
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
+        if dialect is None or dialect.import_function is None:
+            trace.dialect = library_of_failure(error, trace.dialect)
+            dialect = find_dialect(trace.dialect)
         if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
             raise
         if any(map(catches_errors, trace.codes)):  # of the import's own too, unseen
