@@ -62,7 +62,7 @@ def test_a_reduction_has_its_own_gradient(name: str) -> None:
     outputs, pullback = xg.vjp(function, Y)
     np.testing.assert_allclose(outputs, getattr(np, name)(Y, axis=1), rtol=1e-6)
     whole = getattr(np, name)(Y, axis=1, keepdims=True)
-    expected = whole / Y if name == "prod" else Y == whole
+    expected = whole / Y if name == "prod" else whole == Y
     np.testing.assert_allclose(pullback(np.ones(3, np.float32))[0], expected, rtol=1e-5)
 
 

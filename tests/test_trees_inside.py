@@ -58,7 +58,9 @@ def test_tensorflows_nested_structures(case: str) -> None:
     import tensorflow as tf
 
     def mapped(x: Any) -> Any:
-        both = tf.nest.map_structure(lambda a, b: a * b, {"a": x + 1, "b": [x]}, {"a": x + 1, "b": [1]})
+        both = tf.nest.map_structure(
+            lambda a, b: a * b, {"a": x + 1, "b": [x]}, {"a": x + 1, "b": [1]}
+        )
         return 3 * both["a"] + tf.sin(both["b"][0])
 
     def flat(x: Any) -> Any:

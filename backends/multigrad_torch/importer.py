@@ -286,9 +286,7 @@ def find_imported(function_class: type[torch.autograd.Function]) -> Function:
 
 
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Apply a class; on symbolic values and other frameworks' tensors, as a Function with the class's
-    own backward.
-    """
+    """Apply a class; on symbolic values and other frameworks' tensors, with its own backward."""
     if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]

@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,10 +165,8 @@ def load_dialects() -> None:
     """Register the dialects of imported libraries that are no backends, and tell others of us."""
     for name, point in (*entry_points().items(), *entry_points(ACQUAINTED).items()):
         if name in sys.modules and name not in _dialects and name not in _loaded:
-            try:
+            with suppress(ImportError):  # another library of that name, or a part of it is missing
                 point.load()
-            except ImportError:  # another library of that name, or a part of it is missing
-                pass
             _loaded.add(name)
 
 
