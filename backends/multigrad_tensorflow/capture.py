@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.util import nest
 
 from multigrad.capture.dialect import Dialect, register_dialect
 from multigrad.capture.names import named
@@ -100,8 +102,12 @@ HANDLERS: dict[Any, Handler] = {
     **capture_shapes.ALIASES,
     tf.as_dtype: as_dtype,
 }
+# Functions of nested structures do their own work: a symbol is a leaf.
+# TensorFlow Probability takes the private module's, of which tf.nest's are some.
+STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
 # einsum takes any number of operands: it is called as it is.
 ALIASES: dict[Any, Handler] = {
+    **{function: function for function in STRUCTURES},
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
 }

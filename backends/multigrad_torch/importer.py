@@ -20,8 +20,7 @@ from multigrad.calls.arguments import owner_of, signature_of
 from multigrad.calls.recipe import Recorded
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import nested_codes
-from multigrad.capture.interception import Interception
-from multigrad.capture.stand_ins import holds
+from multigrad.capture.interception import Interception, comes_to_us
 from multigrad.errors import GradientError
 from multigrad.functions.function import Function
 from multigrad.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
@@ -319,15 +318,15 @@ def find_imported(function_class: type[torch.autograd.Function]) -> Function:
 
 
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Apply a class; on symbolic values, as a Function with the class's own backward."""
-    if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+    """Apply a class; on symbolic values and other frameworks' tensors, with its own backward."""
+    if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
 def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Do the same before torch asks which transforms are active."""
-    if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+    if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return APPLY.__get__(None, cls)(*args, **kwargs)
 

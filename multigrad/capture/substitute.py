@@ -20,7 +20,7 @@ from ..errors import TraceError
 from ..ground.trees import optree
 from ..ir import questions
 from ..tracing.trace import Trace, Value
-from .callables import home, method_of, plain_function, root_module, wrapped_function
+from .callables import home, method_of, own_root, plain_function, wrapped_function
 from .classes import Dispatch, compares_identity, is_dispatching
 from .creation import in_trace
 from .dialect import contents, mentioned, nested_codes
@@ -42,7 +42,7 @@ def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
     down to its functions; anything else is returned as it is. A copy shares code with its original.
     """
-    return _Substitution(trace, root_module(function)).replace(function)
+    return _Substitution(trace, own_root(function)).replace(function)
 
 
 class _Module:

@@ -50,6 +50,10 @@ class SymbolicDType:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or self.trace is None:
             raise AttributeError(name)
+        if not self._is_open():
+            raise self.trace.error(
+                f"asks a dtype for .{name}, and nothing tells which library's dtype it is"
+            )
         raise NeedsConcrete("dtype")  # the library's own dtype object has it, or not
 
     @property

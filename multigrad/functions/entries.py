@@ -73,7 +73,7 @@ class Entries(Captured):
         layout = self.recipe.lay_out(self.parameters, given, tree)
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
-        if not wrapped and not self._defaults:
+        if not wrapped and not self.completes:
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
@@ -82,6 +82,11 @@ class Entries(Captured):
             return inner.run(self.complete(opened, nesting)[0], draws)
 
         return Entry(run_opened)
+
+    @property
+    def completes(self) -> bool:
+        """Whether calls may leave arguments out."""
+        return bool(self._defaults)
 
     def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call by position, what it leaves out filled in, and their
