@@ -27,7 +27,15 @@ from multigrad.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import NeedsConcrete, Value
 
-from . import attributes, capture_arrays, capture_elementwise, capture_lax, importer, ops
+from . import (
+    attributes,
+    capture_arrays,
+    capture_elementwise,
+    capture_lax,
+    capture_parts,
+    importer,
+    ops,
+)
 from .import_jaxpr import import_function
 
 Tensor = Any
@@ -236,7 +244,7 @@ METHODS: dict[str, Handler] = {
     "flatten": capture_arrays.ravel, "repeat": capture_arrays.repeat,
     "round": capture_elementwise.round_, "sort": capture_arrays.sort,
     "squeeze": capture_arrays.squeeze, "std": capture_arrays.std, "sum": capture_arrays.sum_,
-    "take": capture_arrays.take, "var": capture_arrays.var,
+    "take": capture_arrays.take, "var": capture_arrays.var, **capture_parts.METHODS,
 }  # fmt: skip
 
 
@@ -250,6 +258,7 @@ ALIASES: dict[Any, Handler] = {
     jax.device_put: placed,
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
+    **capture_parts.ALIASES,
     **capture_lax.ALIASES,
 }
 

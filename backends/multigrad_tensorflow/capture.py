@@ -22,6 +22,7 @@ from . import (
     attributes,
     capture_arrays,
     capture_elementwise,
+    capture_parts,
     capture_shapes,
     dispatch,
     importer,
@@ -96,12 +97,13 @@ HANDLERS: dict[Any, Handler] = {
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
     **capture_shapes.ALIASES,
+    **capture_parts.ALIASES,
     tf.as_dtype: as_dtype,
 }
-# einsum takes any number of operands: it is called as it is.
 ALIASES: dict[Any, Handler] = {
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
+    **capture_parts.SPREAD,
 }
 
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
@@ -137,7 +139,7 @@ REFUSED: dict[Any, str] = {
 
 PAIRED = type(tf.custom_gradient(identity))
 DIALECT = Dialect(
-    ALIASES,
+    capture_parts.WithKeras(ALIASES),
     tf.Tensor,
     tf.as_dtype,
     "/device:CPU:0",
