@@ -72,8 +72,11 @@ ONE: dict[str, Any] = {
     "xlog1py": above_zero, "xlogy": above_zero, "digamma": lambda x, y: (abs(x) + 0.5,),
     "gammaln": lambda x, y: (abs(x) + 0.5,), "lgamma": lambda x, y: (abs(x) + 0.5,),
     "squeeze": lambda x, y: (x[None], 0), "glu": lambda x, y: (x,),
+    "split": lambda x, y: (x, [1, 3], 1), "array_split": lambda x, y: (x, 3, 1),
+    "hsplit": lambda x, y: (x, 2), "vsplit": lambda x, y: (x, [1]),
 }  # fmt: skip
 LAX: dict[str, Any] = {
+    "slice": lambda x, y: (x, (0, 1), (3, 4), (2, 1)),
     "concatenate": lambda x, y: ([x, y], 1), "select": mask_and_two, "select_n": mask_and_two,
     "reduce_and": lambda x, y: (x > 0, (0,)), "reduce_or": lambda x, y: (x > 0, (1,)),
     "reduce_sum": lambda x, y: (x, (0,)), "reduce_prod": lambda x, y: (x, (1,)),

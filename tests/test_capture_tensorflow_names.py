@@ -64,6 +64,15 @@ def named(names: str, arguments: Arguments) -> dict[str, Arguments]:
 # The arguments of every captured name, made of tin and grad_out; all others keep TensorFlow's
 # defaults.
 ROWS: dict[str, Arguments] = {
+    **named("linalg.diag linalg.diag_part", of_x),
+    "linalg.set_diag": lambda x, y: (x, y[:, 0]),
+    "linalg.tensor_diag": lambda x, y: (x[0],),
+    "linalg.tensor_diag_part": lambda x, y: (x[:3, :3],),
+    "linalg.cross": lambda x, y: (x[:, :3], y[:, :3]),
+    "meshgrid": lambda x, y: (x[0], y[:, 1]),
+    "nn.weighted_moments": lambda x, y: (x, [0], 1 + y * y),
+    "nn.weighted_cross_entropy_with_logits": lambda x, y: (y, x, 2.0),
+    "nn.log_poisson_loss": lambda x, y: (y * y, x),
     **named(
         "abs asinh atan math.ceil math.conj constant convert_to_tensor cos cosh math.erf math.erfc "
         "exp "
