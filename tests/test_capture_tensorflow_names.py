@@ -149,7 +149,13 @@ ROWS: dict[str, Arguments] = {
     "where": lambda x, y: (x > 0, x, y),
 }
 # What draws, or gives no tensor, is compared in test_capture_tensorflow.py.
-ELSEWHERE = ("as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform")
+PLACES = """
+    argmax argmin argsort gather_nd one_hot scatter_nd tensor_scatter_nd_add
+    tensor_scatter_nd_update math.unsorted_segment_sum
+"""
+ELSEWHERE = (
+    "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split()
+)  # fmt: skip
 
 
 def part_by_tensors(x: Any, y: Any) -> tuple[Any, ...]:
@@ -348,5 +354,6 @@ def test_every_captured_name_has_a_row() -> None:
     from multigrad_tensorflow.capture import ALIASES
 
     rows = {find(name) for name in (*ROWS, *ELSEWHERE)}
-    assert not set(ALIASES) - rows - set(raw_operations())
+    recorded = {function for function, does in ALIASES.items() if does is not function}
+    assert not recorded - rows - set(raw_operations())
     assert not rows - set(ALIASES)
