@@ -194,6 +194,14 @@ OPTIONS: list[tuple[str, Arguments, dict[str, Any]]] = [
     ("nn.moments", of_x, {"axes": [0, 1], "keepdims": True}),
     ("nn.batch_normalization", lambda x, y: (x, y, y * y, None, None, 0.1), {}),
     ("pad", lambda x, y: (x, [[1, 0], [0, 2]]), {"constant_values": 2}),
+    ("pad", lambda x, y: (x, [[1, 0], [0, 2]]), {"mode": "REFLECT"}),
+    ("pad", lambda x, y: (x, [[1, 0], [0, 2]]), {"mode": "SYMMETRIC"}),
+    ("linalg.diag", lambda x, y: (x[0],), {"k": 1}),
+    ("linalg.diag_part", of_x, {"k": -1}),
+    ("meshgrid", lambda x, y: (x[0], y[:, 1]), {"indexing": "ij"}),
+    ("tensordot", lambda x, y: (x, y, [[0], [0]]), {}),
+    ("nn.weighted_moments", lambda x, y: (x, [1], 1 + y * y), {"keepdims": True}),
+    ("nn.log_poisson_loss", lambda x, y: (y * y * 3, x), {"compute_full_loss": True}),
     ("split", of_x, {"num_or_size_splits": 2, "axis": 1}),
     ("unstack", of_x, {"axis": 1}),
     ("stack", of_pair, {"axis": -1}),
@@ -221,10 +229,14 @@ def labeled_call(function: Callable[..., Any], arguments: Arguments) -> Callable
     """Return the rule that calls a function by TensorFlow's own words, with a label where it takes
     one.
     """
-    words = [word for word in inspect.signature(function).parameters if word != "layout"]
+    parameters = inspect.signature(function).parameters
+    words = [word for word in parameters if word != "layout"]
     labels = {"name": "labeled"} if "name" in words else {}
+    is_spread = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
 
     def labeled(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        if is_spread:
+            return as_gradient(function(*arguments(tin, grad_out)), grad_out)
         given = dict(zip(words, arguments(tin, grad_out), strict=False))
         return as_gradient(function(**given, **labels), grad_out)
 

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.capture import diagonals, nans, neighbors, parts, products
-from multigrad.capture import numpy as np_dialect
+from multigrad.capture import diagonals, nans, neighbors, numpy_parts, parts, products
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
@@ -71,7 +70,7 @@ def diff(a: Tensor, n: int = 1, axis: int = -1, prepend: Any = None, append: Any
 
 
 def pad(array: Tensor, pad_width: Any, mode: str = "constant", **options: Any) -> Tensor:
-    return np_dialect.pad(array, pad_width, mode, **options)
+    return numpy_parts.pad(array, pad_width, mode, **options)
 
 
 def nansum(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
