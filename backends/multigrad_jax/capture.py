@@ -256,6 +256,16 @@ METHODS: dict[str, Handler] = {
 }  # fmt: skip
 
 
+def itself(x: Tensor) -> Tensor:
+    """The real part of what is real."""
+    return x
+
+
+def nothing(x: Tensor) -> Tensor:
+    """The imaginary part of what is real."""
+    return xp.zeros_like(x)
+
+
 def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
     """A rule stays where its input is."""
     return x
@@ -285,7 +295,7 @@ register_dialect(
         jnp.dtype,
         "cpu",
         methods=METHODS,
-        attributes={"at": At},
+        attributes={"at": At, "imag": nothing, "real": itself},
         hidden=HIDDEN,
         mutable=False,
         protocol=False,

@@ -154,7 +154,7 @@ def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
 
 
 REDUCTIONS: dict[str, Handler] = {
-    **spelled("sum; mean; max: amax; min: amin; count_nonzero; logsumexp; median"),
+    **spelled("sum; mean; max: amax; min: amin; logsumexp; median"),
     "all": all_, "any": any_, "cumprod": arrays.np_cumprod,
     "cumsum": arrays.np_cumsum, "max": max_, "min": min_, "moments": moments,
     "nancumprod": nans.nancumprod, "nancumsum": nans.nancumsum, "nanmax": nans.nanmax,
@@ -166,6 +166,7 @@ REDUCTIONS: dict[str, Handler] = {
 }  # fmt: skip
 
 SHAPES: dict[str, Handler] = {
+    "count_nonzero": places.count_nonzero,
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
     "broadcast_to": arrays.np_broadcast_to,
     "fliplr": parts.fliplr, "flipud": parts.flipud, "get_item": get_item,
