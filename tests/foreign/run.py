@@ -196,12 +196,11 @@ def main() -> int:
         if options.report:
             with options.report.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([row.package, row.name, verdicts]) + "\n")
+        if options.update:
+            write_expected(found)
     minutes = (time.perf_counter() - start) / 60
     print(f"{len(rows)} rows, {wrong} not as expected, {minutes:.1f} minutes")
-    if options.update:
-        write_expected(found)
-        return 0
-    return 1 if wrong else 0
+    return 1 if wrong and not options.update else 0
 
 
 if __name__ == "__main__":
