@@ -94,6 +94,24 @@ TORCH = """
     class Rounding(torch.nn.Module):
         def forward(self, x):
             return Round.apply(x)
+
+    class Reversal(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, alpha):
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return -grad, None
+
+    class Clamp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, least, most):
+            return torch.where(x > most, most.type_as(x), torch.maximum(x, least))
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 3 * grad, None, None
 """
 JAX = """
     import functools
@@ -238,6 +256,44 @@ def test_a_class_inside_that_is_not_captured_makes_the_function_run_as_it_is(pac
     assert gradient_in_torch(function) == [3.0, 3.0, 3.0]
     with pytest.raises(xg.errors.TraceError, match=r"'Sorted' \(.*float\(x.sum"):
         xg.vjp(function, X)
+
+
+@pytest.mark.needs("torch", "jax")
+@pytest.mark.parametrize("native", [None, True])
+def test_a_class_inside_of_what_is_not_captured_loses_no_gradient_elsewhere(
+    package: Any, native: bool | None
+) -> None:
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    somebodys, alpha = package(TORCH), torch.tensor(1.0)
+    reverse = somebodys.Reversal.apply
+    several = xg.function(lambda x: reverse(x, [alpha][0]), native=native)
+    with pytest.raises(xg.errors.MultigradError):
+        jax.grad(lambda x: several(x).sum())(jnp.asarray(X))
+
+    def branching(x: Any) -> Any:
+        return somebodys.round_ste(x) if x.shape[0] > len(str(id(x))) - 99 else x
+
+    alone = xg.function(branching, native=native)
+    found = jax.grad(lambda x: alone(x).sum())(jnp.asarray(X))
+    assert found.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.needs("torch")
+def test_a_constant_without_axes_is_a_tensor_to_the_class_applied_inside(package: Any) -> None:
+    import torch
+
+    somebodys = package(TORCH)
+
+    def f(x: Any) -> Any:
+        return somebodys.Clamp.apply(x, torch.tensor(-0.5), torch.as_tensor(0.4))
+
+    function = xg.function(f, native=False)
+    assert gradient_in_torch(function) == gradient_in_torch(f) == [3.0, 3.0, 3.0]
+    x = torch.from_numpy(X)
+    np.testing.assert_array_equal(function(x), f(x))
 
 
 @pytest.mark.needs("torch")

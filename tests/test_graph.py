@@ -299,7 +299,7 @@ def test_what_capture_makes_of_every_rule_is_legal() -> None:
         (lambda x, w: xp.astype(x, "int32") * w, INPUT),
         (lambda x, w: xp.astype(x, "int32") + x, INPUT),
         (lambda x, w: xp.exp(xp.astype(x, "int32")), INPUT),
-        (lambda x, w: xp.sum(xp.astype(x, "int32")), Type("tensor", "T", ())),
+        (lambda x, w: xp.sum(xp.astype(x, "int32")), Type("tensor", "int64", ())),
         (lambda x, w: xp.size(x) // 2, INT_SCALAR),
         (lambda x, w: w % 2, FLOAT_SCALAR),
     ],

@@ -7,7 +7,7 @@ from multigrad.capture.attributes import COMPLEX, INDICES, MEMORY, PARTS, PRIVAT
 REASONS = {
     PRIVATE: "_* __numpy_dtype__ __jax_array__ aval weak_type",
     VALUES: "argpartition choose compress nonzero",
-    INDICES: "argmax argmin argsort searchsorted take",
+    INDICES: "searchsorted",
     PARTS: "diagonal flat",
     COMPLEX: "conj conjugate imag real",
     MEMORY: """

@@ -19,7 +19,8 @@ import numpy as np
 from multigrad.capture import creation, indexing
 from multigrad.capture import xp as xp_dialect
 from multigrad.capture.dialect import Dialect, register_dialect
-from multigrad.capture.index_arrays import holds_array, repeats
+from multigrad.capture.index_arrays import add_at, holds_array, repeats
+from multigrad.capture.index_tensors import holds_places
 from multigrad.capture.names import named
 from multigrad.capture.symbols import SymbolicDType
 from multigrad.capture.tracer import V
@@ -27,7 +28,15 @@ from multigrad.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import NeedsConcrete, Value
 
-from . import attributes, capture_arrays, capture_elementwise, capture_lax, importer, ops
+from . import (
+    attributes,
+    capture_arrays,
+    capture_elementwise,
+    capture_lax,
+    capture_places,
+    importer,
+    ops,
+)
 from .import_jaxpr import import_function
 
 Tensor = Any
@@ -59,10 +68,16 @@ class Place:
     def _updated(self, compute: Handler, *values: Any, **options: Any) -> Tensor:
         """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
         _check(options)
+        if holds_places(self.index):
+            if compute is not xp.add or len(values) != 1:
+                raise TypeError("an update at symbolic places; set, add and get are known")
+            x: Any = self.value.trace.value(self.value.node)
+            at, part = add_at(x, self.index, values[0])
+            return indexing.assigned(x, at, part)
         updated = self._at_rows(compute, *values)
         if updated is not None:
             return updated
-        x: Any = self.value.trace.value(self.value.node)  # an update is nobody else's
+        x = self.value.trace.value(self.value.node)  # an update is nobody else's
         if indexing.is_mask(self.index):
             return indexing.assigned(x, self.index, self._picked(x, compute, *values))
         if indexing.is_whole(self.index):
@@ -236,7 +251,7 @@ METHODS: dict[str, Handler] = {
     "flatten": capture_arrays.ravel, "repeat": capture_arrays.repeat,
     "round": capture_elementwise.round_, "sort": capture_arrays.sort,
     "squeeze": capture_arrays.squeeze, "std": capture_arrays.std, "sum": capture_arrays.sum_,
-    "take": capture_arrays.take, "var": capture_arrays.var,
+    "var": capture_arrays.var, **capture_places.METHODS,
 }  # fmt: skip
 
 
@@ -245,12 +260,19 @@ def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
     return x
 
 
+# Functions of trees do their own work: a symbol is a leaf.
+TREES = [
+    *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),
+    *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
+]
 ALIASES: dict[Any, Handler] = {
+    **{function: function for function in TREES},
     **named(ops.NAMES, jnp, lax=jax.lax, nn=jax.nn, special=jax.scipy.special),
     jax.device_put: placed,
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
     **capture_lax.ALIASES,
+    **capture_places.ALIASES,
 }
 
 register_dialect(

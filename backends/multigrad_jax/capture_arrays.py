@@ -251,10 +251,6 @@ def repeat(a: Tensor, repeats: int, axis: int | None = None) -> Tensor:
     return xp.repeat(a, repeats, axis)
 
 
-def take(a: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    return xp.take(a, indices, axis)
-
-
 def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
     for _ in range(n):
         whole: Any = slice(None)
@@ -364,7 +360,7 @@ SHAPES: dict[Any, Any] = {
     jnp.broadcast_arrays: broadcast_arrays, jnp.expand_dims: expand_dims, jnp.transpose: transpose,
     jnp.permute_dims: transpose, jnp.squeeze: squeeze, jnp.concatenate: concatenate,
     jnp.concat: concatenate, jnp.stack: stack, jnp.matrix_transpose: xp.matrix_transpose,
-    jnp.fliplr: fliplr, jnp.flipud: flipud, jnp.tile: tile, jnp.repeat: repeat, jnp.take: take,
+    jnp.fliplr: fliplr, jnp.flipud: flipud, jnp.tile: tile, jnp.repeat: repeat,
     jnp.pad: pad, jnp.diff: diff, jnp.copy: copy, jnp.astype: astype, jnp.size: np_dialect.size,
     jnp.shape: np_dialect.shape, jnp.ndim: np_dialect.ndim, jnp.zeros_like: zeros_like,
     jnp.ones_like: ones_like, jnp.full_like: full_like, jnp.empty_like: zeros_like,

@@ -44,7 +44,8 @@ def clip(x: Tensor, min: Any, max: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
-    return x.astype(dtype)
+    # Where int64 is switched off, JAX warns before it takes int32.
+    return x.astype(jax.dtypes.canonicalize_dtype(dtype) if dtype == jnp.int64 else dtype)
 
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
@@ -57,6 +58,21 @@ def reciprocal(x: Tensor) -> Tensor:
 
 def frac(x: Tensor) -> Tensor:
     return x - jnp.trunc(x)
+
+
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    return zero_at_zero(widened(jnp.floor_divide)(a, b), b)
+
+
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    return zero_at_zero(widened(jnp.remainder)(a, b), b)
+
+
+def zero_at_zero(result: Tensor, b: Tensor) -> Tensor:
+    """The result of integers, 0 where they are divided by 0, which JAX leaves open."""
+    if jnp.issubdtype(result.dtype, jnp.floating) or (isinstance(b, int) and b):
+        return result
+    return jnp.where(b == 0, 0, result)
 
 
 def power(a: Tensor, b: Tensor) -> Tensor:
@@ -218,8 +234,8 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ATAN: jnp.arctan,
     ops.TANH: jnp.tanh,
     ops.ERF: jax.lax.erf,
-    ops.FLOOR_DIVIDE: widened(jnp.floor_divide),
-    ops.REMAINDER: widened(jnp.remainder),
+    ops.FLOOR_DIVIDE: floor_divide,
+    ops.REMAINDER: remainder,
     ops.FMOD: widened(jnp.fmod),
     ops.FMAX: jnp.fmax,
     ops.FMIN: jnp.fmin,

@@ -9,12 +9,10 @@ from typing import Any
 import jax
 
 from multigrad.capture.callables import plain_function
-from multigrad.capture.interception import Interception
-from multigrad.capture.stand_ins import holds
+from multigrad.capture.interception import Interception, comes_to_us
 from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
-from multigrad.tracing.trace import Value
 
 from .custom_functions import closed_over, is_recorded, name_of, recording
 from .import_jvp import JvpRecipe
@@ -131,7 +129,7 @@ def intercept(kind: type) -> Interception:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (holds(args, (Value,)) or holds(kwargs.values(), (Value,))):
+        if not comes_to_us(args, kwargs, "jax", "numpy"):
             return original(self, *args, **kwargs)
         own = with_own_gradient(self)
         return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.util import nest
 
 from multigrad.capture.dialect import Dialect, register_dialect
 from multigrad.capture.names import named
@@ -22,6 +24,7 @@ from . import (
     attributes,
     capture_arrays,
     capture_elementwise,
+    capture_places,
     capture_shapes,
     dispatch,
     importer,
@@ -95,11 +98,16 @@ HANDLERS: dict[Any, Handler] = {
     **named(ops.NAMES, tf, raw=tf.raw_ops),
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
+    **capture_places.ALIASES,
     **capture_shapes.ALIASES,
     tf.as_dtype: as_dtype,
 }
+# Functions of nested structures do their own work: a symbol is a leaf.
+# TensorFlow Probability takes the private module's, of which tf.nest's are some.
+STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
 # einsum takes any number of operands: it is called as it is.
 ALIASES: dict[Any, Handler] = {
+    **{function: function for function in STRUCTURES},
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
 }
@@ -107,7 +115,6 @@ ALIASES: dict[Any, Handler] = {
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
 LOOPS = "which runs a function in a loop of TensorFlow's. Write it with functions of whole tensors"
 PYTHON = "which hides what it computes. Call the function itself"
-INDICES = "whose indices are not captured. Use a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k)"
 DIFFERENTIATES = "but a rule is the backward pass. Write the derivative out"
 SEEDED = (
     "but the draws of a rule follow the key of xg.use(..., key=...). "
@@ -121,7 +128,6 @@ REFUSED: dict[Any, str] = {
         (tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map, tf.while_loop), LOOPS
     ),
     **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
-    **dict.fromkeys((tf.argmax, tf.argmin, tf.argsort), INDICES),
     **dict.fromkeys((tf.gradients, tf.hessians), DIFFERENTIATES),
     **dict.fromkeys(
         (

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture import arrays
-from multigrad.capture.extremes import Extremes
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
@@ -168,11 +166,6 @@ def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
     return xp.sort(values, index(static(axis)), direction == "DESCENDING")
 
 
-def top_k(input: Tensor, k: Any, sorted: bool, index_type: Any) -> Extremes:
-    """The values; indices may be unpacked, but not used."""
-    return Extremes(arrays.topk(input, index(static(k))).values)
-
-
 # --- products -------------------------------------------------------------------------------------
 def matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool, adjoint_a: bool,
            adjoint_b: bool, a_is_sparse: bool, b_is_sparse: bool, output_type: Any,
@@ -216,6 +209,6 @@ ALIASES: dict[Any, Handler] = {
     tf.nn.softmax: softmax, tf.nn.log_softmax: log_softmax,
     tf.nn.softmax_cross_entropy_with_logits: softmax_cross_entropy,
     tf.nn.batch_normalization: batch_normalization, tf.cumsum: cumsum, tf.math.cumprod: cumprod,
-    tf.math.cumulative_logsumexp: cumulative_logsumexp, tf.sort: sort, tf.math.top_k: top_k,
+    tf.math.cumulative_logsumexp: cumulative_logsumexp, tf.sort: sort,
     tf.matmul: matmul, tf.linalg.matvec: matvec, tf.tensordot: tensordot,
 }  # fmt: skip

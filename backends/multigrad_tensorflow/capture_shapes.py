@@ -153,12 +153,6 @@ def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
     )
 
 
-def gather(params: Tensor, indices: Any, validate_indices: Any, axis: Any, batch_dims: Any) -> Any:
-    if batch_dims:
-        raise TypeError("gather with batch_dims; take the elements with tf.where and a sum")
-    return xp.take(params, static(indices), 0 if axis is None else index(static(axis)))
-
-
 def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
     """A band around the diagonal of the last two axes; a negative width keeps that side whole."""
     lower, upper = index(static(num_lower)), index(static(num_upper))
@@ -260,7 +254,7 @@ ALIASES: dict[Any, Handler] = {
     tf.transpose: transpose, tf.linalg.matrix_transpose: matrix_transpose,
     tf.linalg.adjoint: xp.matrix_transpose, tf.reverse: reverse, tf.roll: roll, tf.tile: tile,
     tf.repeat: repeat, tf.pad: pad, tf.concat: concat, tf.stack: stack, tf.unstack: unstack,
-    tf.split: split, tf.slice: slice_of, tf.gather: gather, tf.linalg.band_part: band_part,
+    tf.split: split, tf.slice: slice_of, tf.linalg.band_part: band_part,
     tf.linalg.trace: trace, tf.nn.crelu: crelu, tf.nn.bias_add: bias_add, tf.zeros: zeros,
     tf.ones: ones, tf.fill: fill, tf.range: range_of, tf.eye: eye, tf.linspace: linspace,
     tf.random.normal: normal, tf.random.uniform: uniform,

@@ -13,6 +13,7 @@ import tensorflow as tf
 from multigrad import ops, random
 from multigrad.backend import rows_of
 from multigrad.ir.op import Op
+from multigrad.ops.selection import LARGEST
 from multigrad.ops.special import MILLS_FROM, inverse_mills
 
 from .random import NAMESPACE
@@ -88,12 +89,13 @@ def where(condition: Tensor, a: Any, b: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
-    if dtype == tf.int32 and x.dtype.is_floating:
-        # What is out of range is left to the processor otherwise.
-        wide = tf.cast(x, tf.float64)
-        whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
-        return tf.cast(clip(whole, -(2.0**31), 2.0**31 - 1), dtype)
-    return tf.cast(x, dtype)
+    if not (x.dtype.is_floating and tf.as_dtype(dtype).is_integer):
+        return tf.cast(x, dtype)
+    # What is out of range is left to the processor otherwise.
+    wide = tf.cast(x, tf.float64)
+    whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
+    low, high = (-(2.0**31), 2.0**31 - 1) if dtype == tf.int32 else (-LARGEST, LARGEST)
+    return tf.cast(clip(whole, low, high), dtype)
 
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
@@ -151,12 +153,20 @@ def fmod(a: Tensor, b: Tensor) -> Tensor:
 
 @widened
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    return tf.math.floormod(a, b)
+    return of_integers(tf.math.floormod, a, b) if b.dtype.is_integer else tf.math.floormod(a, b)
+
+
+def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """A quotient or a remainder of integers: 0 where TensorFlow raises, at b = 0."""
+    none, zero = b == 0, tf.zeros([], b.dtype)
+    return tf.where(none, zero, function(a, tf.where(none, tf.ones([], b.dtype), b)))
 
 
 @widened
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """As NumPy and Python: a / b may round up to the next integer, a - fmod(a, b) does not."""
+    if b.dtype.is_integer:
+        return of_integers(tf.math.floordiv, a, b)
     rest = tf.raw_ops.Mod(x=a, y=b)
     ratio = (a - rest) / b
     ratio = tf.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)

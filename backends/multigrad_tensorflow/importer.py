@@ -22,13 +22,12 @@ from multigrad.calls.arguments import read_parameters, signature_of
 from multigrad.calls.recipe import Recorded
 from multigrad.calls.variables import asked_variables, deliver
 from multigrad.capture.capture import run_written_in
-from multigrad.capture.interception import Interception
+from multigrad.capture.interception import Interception, comes_to_us
 from multigrad.capture.signature import name_of
-from multigrad.capture.stand_ins import holds
 from multigrad.errors import GradientError
 from multigrad.functions.function import Function
 from multigrad.recipes.record import CodeRecipe
-from multigrad.tracing.trace import Trace, Value
+from multigrad.tracing.trace import Trace
 
 from .regions import FIRST
 
@@ -173,7 +172,7 @@ def find_imported(f: Any) -> Function:
 
 def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a decorated function; on symbolic values, as a Function with its own gradient."""
-    if not (holds(args, (Value,)) or holds(kwargs.values(), (Value,))):
+    if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     own = with_own_gradient(self)
     return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)

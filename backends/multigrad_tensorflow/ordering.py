@@ -145,6 +145,8 @@ def add_at(values: Tensor, places: Tensor) -> Tensor:
 # --- sorting -----------------------------------------------------------------------------------
 def sort_key(x: Tensor) -> Tensor:
     """Integers in the order of x's elements: -0 equals 0, NaN is the largest."""
+    if x.dtype.is_integer:
+        return x
     wide = accumulated(x)
     integer = tf.int64 if wide.dtype == tf.float64 else tf.int32
     bits = tf.bitcast(wide + tf.zeros([], wide.dtype), integer)  # -0 + 0 is 0

@@ -8,6 +8,7 @@ from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Inter
 
 from . import (
     as_it_is,
+    asked,
     attach,
     automatic_hooks,
     bridge,
@@ -39,6 +40,8 @@ backend = Backend(
         from_numpy=bridge.from_numpy,
         is_traced=bridge.is_traced,
         read_number=bridge.read_number,
+        device_type=asked.device_type,
+        requires_grad=asked.requires_grad,
     ),
     kernels=Kernels(
         rows=ops.OPS,

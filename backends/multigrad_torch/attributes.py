@@ -27,9 +27,8 @@ REASONS = {
         module_load const_data_ptr
     """,
     INDICES: """
-        argmax argmin argsort bincount gather histc histogram index index_* kthvalue mode msort put
-        put_ scatter scatter_* take take_along_dim select_scatter slice_scatter slice_inverse
-        diagonal_scatter
+        bincount histc histogram index index_put index_put_ index_reduce index_reduce_ mode msort
+        put put_ take select_scatter slice_scatter slice_inverse diagonal_scatter
     """,
     VALUES: """
         allclose aminmax argwhere equal is_nonzero masked_scatter masked_scatter_ masked_select
@@ -50,7 +49,7 @@ REASONS = {
         angle cdouble cfloat chalf conj conj_* imag is_complex is_conj is_neg isreal istft real
         resolve_* stft
     """,
-    INTEGERS: "byte char gcd gcd_ int_repr lcm lcm_ long random_ short",
+    INTEGERS: "byte char gcd gcd_ int_repr lcm lcm_ random_ short",
     MEMORY: """
         as_subclass cpu cuda data_ptr dim_order element_size get_device ipu is_contiguous is_cpu
         is_cuda is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_pinned

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.active.draws import Draws
-from multigrad.active.reads import is_read
+from multigrad.active.reads import Telling, is_read
 from multigrad.backend.discovery import load_backend
 from multigrad.calls.arguments import flatten
 from multigrad.calls.facts import gather_facts
 from multigrad.calls.recipe import Variant
 from multigrad.context import RuleInForce
-from multigrad.errors import MultigradError
+from multigrad.errors import MultigradError, TraceError
 from multigrad.functions.function import Function
 from multigrad.ground.trees import optree
 from multigrad.in_force.activation import Activation, plain
@@ -32,7 +32,7 @@ from multigrad.recipes.record import NotCaptured
 from multigrad.rulebook.under import forward_on, put_under
 from multigrad.tracing.trace import NeedsConcrete
 
-from . import random
+from . import asked, random
 from .mirror import HIDDEN, JIT, tensors_in
 from .numbering import serial
 
@@ -186,6 +186,9 @@ def call_of_function(function: Function, described: Any) -> Call:
     args, kwargs = restore(described)
     leaves, tree = flatten(args, kwargs)
     variant = find_variant(function, leaves, described, tree)
+    if any(isinstance(fact, Telling) for fact in variant.facts):
+        message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
+        raise NotCaptured(TraceError(message))
     layout = variant.layout
     words = [write(leaves[i]) for i in layout.indices("number")]
     names = draw(function.draws, words) if variant.graphs.is_random else {}
@@ -240,9 +243,10 @@ def restore(described: Any) -> Any:
     """Return arguments like those described, without numbers in the tensors."""
     kind, *rest = described
     if kind == "tensor":
-        dtype, shape = rest
+        dtype, shape, requires_grad, device_type = rest
         shape = (1,) * shape if isinstance(shape, int) else shape
-        return torch.empty(shape, dtype=dtype, device="meta")
+        tensor = torch.empty(shape, dtype=dtype, device="meta", requires_grad=requires_grad)
+        return asked.stand_on(tensor, device_type)
     if kind == "value":
         return rest[0]
     if kind == "dict":

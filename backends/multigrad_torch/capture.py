@@ -21,7 +21,7 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Value, mark_view
 
-from . import attributes, capture_arrays, capture_elementwise, importer, ops
+from . import asked, attributes, capture_arrays, capture_elementwise, importer, ops
 
 Tensor = Any
 
@@ -206,7 +206,7 @@ METHODS = {
 }
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
-    **capture_arrays.ALIASES, _T.max: max_, _T.min: min_, _T.add: methods.add,
+    **capture_arrays.ALIASES, **asked.ALIASES, _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
     _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
     torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,
@@ -282,7 +282,17 @@ register_dialect(
         as_torch_dtype,
         torch.device("cpu"),
         correction=1,
-        methods={"max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size},
+        methods={
+            **asked.METHODS,
+            "max": max_,
+            "min": min_,
+            "sgn": sign,
+            "sign": sign,
+            "sum_to_size": sum_to_size,
+        },
+        attributes=asked.ATTRIBUTES,
+        device_of=torch.device,
+        wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={torch.is_tensor: is_tensor},
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import arrays, methods
+from multigrad.capture import arrays, extremes, methods, places
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
@@ -91,7 +91,7 @@ def tile(input: Tensor, dims: Any) -> Tensor:
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
-    return arrays.Values(xp.sort(input, dim, descending))
+    return extremes.sort(input, dim, descending)
 
 
 def take(input: Tensor, index: Any) -> Tensor:
@@ -115,7 +115,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
     torch.cummin: arrays.cummin, torch.cumprod: arrays.cumprod, torch.cumsum: arrays.cumsum,
     torch.einsum: einsum, torch.flatten: arrays.flatten, torch.flip: flip,
-    torch.index_select: arrays.index_select, torch.linalg.norm: linalg_norm,
+    torch.index_select: places.index_select, torch.linalg.norm: linalg_norm,
     torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
     torch.logcumsumexp: logcumsumexp, torch.special.logsumexp: arrays.logsumexp,
     torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,
@@ -126,8 +126,14 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin, F.glu: glu, F.pad: pad,
     torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
     torch.swapdims: transpose, torch.t: arrays.transpose_2d, torch.take: take,
-    torch.tensordot: tensordot, torch.tile: tile, torch.topk: arrays.topk,
+    torch.tensordot: tensordot, torch.tile: tile, torch.topk: extremes.topk,
     torch.transpose: transpose, torch.tril: arrays.tril, torch.triu: arrays.triu,
-    torch.Tensor.__rmatmul__: reversed_matmul, torch.Tensor.transpose: transpose,
-    torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
+    torch.argmax: places.argmax, torch.argmin: places.argmin, torch.argsort: places.argsort,
+    torch.gather: places.gather, torch.index_add: places.index_add,
+    torch.index_copy: places.index_copy, torch.index_fill: places.index_fill,
+    torch.kthvalue: extremes.kthvalue, torch.scatter: places.scatter,
+    torch.scatter_add: places.scatter_add, torch.scatter_reduce: places.scatter_reduce,
+    torch.take_along_dim: places.take_along_dim, F.one_hot: places.one_hot,
+    F.embedding: places.embedding, torch.Tensor.__rmatmul__: reversed_matmul,
+    torch.Tensor.transpose: transpose, torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
 }  # fmt: skip

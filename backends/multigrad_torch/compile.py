@@ -132,9 +132,8 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
     """Return arguments as constants, their tensors in the order of the leaves."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        if not has_lengths:
-            return ("tensor", value.dtype, value.ndim)
-        return ("tensor", value.dtype, tuple([guard_scalar(n) for n in value.shape]))
+        shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
+        return ("tensor", value.dtype, shape, value.requires_grad, value.device.type)
     if isinstance(value, tuple | list):
         inner = [describe(each, tensors, has_lengths) for each in value]
         return (type(value).__name__, tuple(inner))

@@ -12,6 +12,7 @@ import torch
 from multigrad import ops
 from multigrad.backend import rows_of
 from multigrad.ir.op import Op
+from multigrad.ops.selection import LARGEST
 
 Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
@@ -113,11 +114,13 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
-    if dtype is torch.int32 and x.is_floating_point():
-        # What is out of range is left to the processor otherwise.
-        whole = torch.nan_to_num(x.double()).clamp(-(2.0**31), 2.0**31 - 1)
-        return whole.to(dtype)
-    return x.to(dtype)
+    if not x.is_floating_point() or dtype.is_floating_point:
+        return x.to(dtype)
+    # What is out of range is left to the processor otherwise.
+    if dtype is torch.int32:
+        return torch.nan_to_num(x.double()).clamp(-(2.0**31), 2.0**31 - 1).to(dtype)
+    wide = x.float() if x.dtype is torch.float16 else x
+    return torch.nan_to_num(wide).clamp(-LARGEST, LARGEST).to(dtype)
 
 
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
@@ -147,14 +150,24 @@ def fmod(a: Tensor, b: Tensor) -> Tensor:
     return torch.fmod(torch.fmod(a, torch.where(b.abs() < 1, b * power, b)), b)
 
 
+def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """A quotient or a remainder of integers: 0 where torch raises, at b = 0."""
+    none = b == 0
+    return function(a, torch.where(none, 1, b)).masked_fill(none, 0)
+
+
 @aligned
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    if not b.is_floating_point():
+        return of_integers(torch.floor_divide, a, b)
     # torch.floor_divide, the same, has no derivative where this one's is zero.
     return torch.div(a, b, rounding_mode="floor")
 
 
 @aligned
 def remainder(a: Tensor, b: Tensor) -> Tensor:
+    if not b.is_floating_point():
+        return of_integers(torch.remainder, a, b)
     rest = fmod(a, b)
     return torch.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 

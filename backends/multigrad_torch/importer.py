@@ -20,17 +20,22 @@ from multigrad.calls.arguments import owner_of, signature_of
 from multigrad.calls.recipe import Recorded
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import nested_codes
-from multigrad.capture.interception import Interception
-from multigrad.capture.stand_ins import holds
+from multigrad.capture.interception import Interception, comes_to_us
 from multigrad.errors import GradientError
 from multigrad.functions.function import Function
 from multigrad.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing import xp_all as xp
+from multigrad.tracing.answers import needs_gradient
 from multigrad.tracing.trace import Trace, Value, cast_node
 
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
+AMP = frozenset(
+    code
+    for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd)
+    for code in nested_codes(decorate.__code__)
+)
 
 
 class Context:
@@ -40,8 +45,20 @@ class Context:
         self._trace = trace
         self._saved: tuple[Any, ...] = ()
         self._marked: tuple[Any, ...] = ()
-        # Forward knows none that is not needed; where one is not, torch drops it.
-        self.needs_input_grad = tuple(map(may_have_gradient, args))
+        self._args = args
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """Which arguments need a gradient: of a capture a fact."""
+        floats = [isinstance(x, Value) and may_have_gradient(x) for x in self._args]
+        if self._trace is None or not any(floats):
+            return tuple(map(may_have_gradient, self._args))
+        if self._trace.in_backward and sum(floats) == 1:  # else nobody would call it
+            return tuple(floats)
+        symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
+        names = [x.node.attr("name") for x in symbols]
+        needed = iter(needs_gradient(self._trace, tuple(names)))
+        return tuple(is_float and next(needed) for is_float in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Keep tensors for backward."""
@@ -84,7 +101,7 @@ class Context:
 
     def kept(self) -> tuple[Any, ...]:
         """Return all that was kept, as attributes too."""
-        own = ("_trace", "_saved", "_marked", "needs_input_grad")
+        own = ("_args", "_trace", "_saved", "_marked")
         return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
 
 
@@ -175,12 +192,14 @@ class ClassRecipe(CodeRecipe):
         args = self.bind(given, kwargs)
         own, ctx = self.function_class, Context(trace, args)
         is_backward = own.backward is not torch.autograd.Function.backward
-        backward, once = unwrap_once(own.backward if is_backward else own.vjp)
+        backward = unwrap_amp(own.backward if is_backward else own.vjp, trace)
+        backward, once = unwrap_once(backward)
+        backward = unwrap_amp(backward, trace)
         if self.has_setup:
-            outputs = run(own.forward, *args)
+            outputs = run(unwrap_amp(own.forward, trace), *args)
             run(own.setup_context, ctx, args, outputs)
         else:
-            outputs = run(own.forward, ctx, *args)
+            outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
         several = isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
@@ -256,6 +275,18 @@ def unwrap_once(backward: Any) -> tuple[Any, bool]:
     return backward, False
 
 
+def unwrap_amp(function: Any, trace: Trace | None) -> Any:
+    """Return a forward or backward without `custom_fwd` or `custom_bwd`: without autocast they do
+    nothing.
+    """
+    is_plain = inspect.isfunction(function) and function.__code__ in AMP
+    if trace is None or not is_plain:
+        return function
+    if inspect.getclosurevars(function).nonlocals.get("cast_inputs"):
+        trace.lacks = "what it casts under autocast"
+    return function.__wrapped__
+
+
 def import_function(function_class: Any) -> ClassRecipe:
     """Return the recipe of a `torch.autograd.Function` class.
 
@@ -287,15 +318,15 @@ def find_imported(function_class: type[torch.autograd.Function]) -> Function:
 
 
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Apply a class; on symbolic values, as a Function with the class's own backward."""
-    if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+    """Apply a class; on symbolic values and other frameworks' tensors, with its own backward."""
+    if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
 def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Do the same before torch asks which transforms are active."""
-    if holds(args, (Value,)) or holds(kwargs.values(), (Value,)):
+    if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return APPLY.__get__(None, cls)(*args, **kwargs)
 

@@ -125,14 +125,14 @@ def _contents(value: Any, seen: list[Any]) -> Any:
     elif type(value) is dict:
         rows = [*value.items()]
     else:
-        rows = _attributes(value)
+        rows = attributes_of(value)
     if len(seen) + len(rows) > MOST_HELD:
         return ()
     seen.append(value)
     return tuple((_key(name, seen), _key(held, seen)) for name, held in rows)
 
 
-def _attributes(value: Any) -> list[tuple[Any, Any]]:
+def attributes_of(value: Any) -> list[tuple[Any, Any]]:
     """Return an object's own attributes, without running code of its class."""
     try:
         rows = [*object.__getattribute__(value, "__dict__").items()]

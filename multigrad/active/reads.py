@@ -42,6 +42,14 @@ class Lookup:
         return NUMBERS.get(self.name) != self.number
 
 
+class Telling(str):
+    """A fact that looks itself up."""
+
+    def meaning(self) -> Any:
+        """Return what it means now, None where that cannot be told."""
+        raise NotImplementedError
+
+
 @contextmanager
 def reading() -> Iterator[Meanings]:
     """Collect what is read within, by fact; what is around this collects nothing of it."""
@@ -78,12 +86,16 @@ def note_lookup(lookup: Lookup) -> None:
 
 def names_in(found: Meanings) -> tuple[Lookup, ...]:
     """Return the names among what was read."""
-    names = (fact for fact in found if fact != RULE_IN_FORCE)
+    names = (fact for fact in found if fact.startswith(NAME))
     return tuple(Lookup(fact.removeprefix(NAME), found[fact]) for fact in names)
 
 
 def look_up(fact: str) -> Any:
     """Return what a fact means now, which is noted."""
+    if isinstance(fact, Telling):
+        meaning = fact.meaning()
+        note({fact: meaning})
+        return meaning
     if fact != RULE_IN_FORCE:
         name = fact.removeprefix(NAME)
         number = NUMBERS.get(name)
@@ -100,7 +112,7 @@ def look_up(fact: str) -> Any:
 
 def is_read(fact: str) -> bool:
     """Return whether a fact is one that is looked up, not one about an input."""
-    return fact == RULE_IN_FORCE or fact.startswith(NAME)
+    return fact == RULE_IN_FORCE or fact.startswith(NAME) or isinstance(fact, Telling)
 
 
 def look_up_all(facts: Iterable[str]) -> Meanings:

@@ -67,6 +67,14 @@ class Tensors:
     """The number in a 0-d tensor or variable where to read it is faster than to compute with it,
     else the tensor."""
 
+    device_type: Callable[[Tensor], str] | None = None
+    """Where a tensor lies, as code asks that is written for this framework ("cpu", "cuda"); without
+    it such code is answered as on a CPU."""
+
+    requires_grad: Callable[[Tensor], bool] | None = None
+    """Whether a tensor asks for a gradient, where that is known at a call; without it each float
+    tensor may."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:

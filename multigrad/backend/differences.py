@@ -19,6 +19,7 @@ KINDS = {
     "own gradient": "the gradient that the framework itself takes, where no rule is in force",
     "subnormals": "numbers below the smallest normal one",
     "zero": "which of 0 and -0 comes out",
+    "integers": "integers, and what stands at the places that they name",
     "compiled": "the result of ops that meet in compiled code",
 }
 

@@ -2,7 +2,8 @@
 for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
-a number. What the code reads besides its arguments (`reads.py`) is among them.
+a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one. What the
+code reads besides its arguments (`reads.py`) is among them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from ..active.reads import is_read, look_up
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
 from ..passes.facts import needed_shapes
+from ..tracing.answers import place_of
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value
-from .arguments import Layout
+from .arguments import Layout, owner_of
 from .failures import NotCaptured
 
 Tensor = Any
@@ -52,6 +54,10 @@ def gather_facts(
         value = leaves[index]
         if what == "dtype":
             facts[fact] = layout.dtype or dtype_name(value.dtype)
+        elif what == "device_type":
+            facts[fact] = device_type(value)
+        elif what == "gradient":
+            facts[fact] = requires_grad(value)
         elif what == "ndim":
             facts[fact] = len(value.shape)
         elif what == "shape":
@@ -69,6 +75,21 @@ def gather_facts(
         else:
             raise unknown_value(subject, argument)
     return facts
+
+
+def device_type(value: Tensor) -> str:
+    """Return where a tensor lies, by the word that the code asks for."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.device_type
+    return "cpu" if ask is None else ask(value)
+
+
+def requires_grad(value: Tensor) -> bool:
+    """Return whether a tensor asks for a gradient, or may do so."""
+    owner = owner_of(value)
+    if owner is None or owner.tensors.requires_grad is None:
+        return dtype_name(value.dtype) in FLOATS
+    return owner.tensors.requires_grad(value)
 
 
 def unknown_value(subject: str, name: str) -> TraceError:
@@ -110,6 +131,10 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return float(value)
     if what == "device":
         return True
+    if what == "device_type":
+        return place_of(trace)
+    if what == "gradient":  # the function around it drops what nobody asks for
+        return True
     if what == "dtype":
         if "dtype" not in trace.facts:
             raise NeedsConcrete("dtype")
@@ -131,18 +156,21 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     """
     first = first_tensor(layout)
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
-    numbers, shapes = set(), set()
+    numbers, shapes, others = set(), set(), []
     for fact in needed:
         what, _, argument = fact.partition(":")
         index = by_name.get(argument) if argument else first
+        if index is not None and what in WATCHED:
+            others.append((WATCHED[what], index))
         if index is not None and what in ("param", "ndim", "shape"):
             (numbers if what == "param" else shapes).add(index)
-    order, others = sorted(numbers), sorted(shapes)
+    order = sorted(numbers)
+    others += [(shape_key, index) for index in sorted(shapes)]
     reads = sorted(filter(is_read, needed))
 
     def look(leaves: Sequence[Any]) -> Any:
         numbers = [number_key(leaves[i]) for i in order]
-        return (*numbers, *[shape_key(leaves[i]) for i in others])
+        return (*numbers, *[ask(leaves[i]) for ask, i in others])
 
     def look_around(leaves: Sequence[Any]) -> Any:
         return (*map(look_up, reads), *look(leaves))
@@ -153,6 +181,9 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     if reads:
         return look_around
     return look_at_number if len(order) == 1 and not others else look
+
+
+WATCHED = {"device_type": device_type, "gradient": requires_grad}
 
 
 def number_key(number: Any) -> Any:

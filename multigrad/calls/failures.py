@@ -39,6 +39,8 @@ def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | N
 
 def _facts_for(kind: str, layout: Layout) -> set[str]:
     """Return the facts that turn a symbol of this kind into the real thing."""
+    if kind == "device":
+        return {kind, "device_type"}
     if kind != "shape":
         return {kind}
     return {"shape", *(f"shape:{leaf.name}" for leaf in layout.tensors[1:])}

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import ops
 from ..backend.contract import Backend
+from ..capture.dialect import intercepting
 from ..errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ..ground.trees import optree
 from ..ir.types import FLOATS, dtype_name
@@ -136,21 +137,25 @@ def run_recipe(
         TraceError: it was not captured (`error`), is written for another framework, and fails here.
     """
     refuse_elsewhere(error, backend)
-    is_foreign = error is not None and recipe.dialect() not in ("", backend.name)
+    home = recipe.dialect()
+    is_foreign = error is not None and home not in ("", backend.name)
+    if home == backend.name:
+        return recipe.run(args, kwargs)
 
-    def attempt(run: Callable[..., Any], *given: Any) -> Any:
+    def attempt(run: Callable[..., Any], *given: Any, **named: Any) -> Any:
         try:
-            return run(*given)
+            with intercepting():  # custom gradients inside, which are another framework's
+                return run(*given, **named)
         except MultigradError:
             raise
         except Exception as failure:
+            if not is_foreign:
+                raise
             raise TraceError(
                 f"{error}; run as it is on {backend.name}, it failed: {failure}"
             ) from failure
 
-    if not is_foreign:
-        return recipe.run(args, kwargs)
-    if is_imported(recipe) and error is not None:
+    if is_foreign and is_imported(recipe) and error is not None:
         raise no_original(error, recipe) from error.__cause__
     recorded = attempt(recipe.run, args, kwargs)
     if recorded.pull is None:

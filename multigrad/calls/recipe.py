@@ -52,6 +52,7 @@ class Variant:
         proof: "" where the graphs were compared with what they were captured from, why that could
             not be done, or the error that says that they are not the same; None: it was not tried
             yet.
+        lacks: what the original does besides, in words; on its own framework that runs itself.
         lowered: what it was lowered to, by backend.
     """
 
@@ -61,6 +62,7 @@ class Variant:
     fixed: Mapping[int, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     proof: str | DisprovedError | None = None
+    lacks: str = ""
     lowered: dict[str, Any] = field(default_factory=dict)
 
 

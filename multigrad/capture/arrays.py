@@ -13,7 +13,9 @@ import numpy as np
 
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value, cast
+from . import extremes, places
 from .dialect import Habits, habits_of
+from .extremes import Extremes
 from .names import spelled
 from .readings import library_for
 from .symbols import SymbolicShape
@@ -23,7 +25,7 @@ Handler = Callable[..., Any]
 
 
 class Values:
-    """What torch returns for a sort or a running maximum: `.values`; indices are not captured."""
+    """What torch returns for a running maximum: `.values`; indices are not captured."""
 
     __slots__ = ("values",)
 
@@ -41,7 +43,7 @@ class Values:
         raise self.values.trace.error(f"uses indices, which are not captured. {ADVICE}")
 
 
-ADVICE = "Take .values, or a mask: xp.argmax_mask(x, axis), xp.top_k_mask(x, k, axis)"
+ADVICE = "Take .values"
 
 
 def habits_for(x: Tensor, name: str) -> Habits:
@@ -98,7 +100,8 @@ def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) 
 
 
 def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
-    """Without an axis NumPy goes through x made flat."""
+    """Without an axis NumPy goes through x made flat; bools count as integers."""
+    x = places.counted(x)
     result = function(xp.reshape(x, -1), 0) if axis is None else function(x, axis)
     return result if dtype is None else cast(result, dtype)
 
@@ -111,15 +114,11 @@ def cummin(x: Tensor, dim: int) -> Values:
     return Values(xp.cummin(x, dim))
 
 
-def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Values:
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Extremes:
     """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
     if not habits_for(x, "sort").sorts_anew:
         raise TypeError("it sorts in place; use np.sort(x)")
-    return Values(xp.sort(x, dim, descending))
-
-
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Values:
-    return Values(cut(xp.sort(x, dim, descending=largest), dim, 0, k))
+    return extremes.sort(x, dim, descending)
 
 
 def median(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -211,10 +210,6 @@ def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor
     return xp.repeat(x, repeats, dim)
 
 
-def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
-    return xp.take(x, index, dim)
-
-
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     return cut(x, dim, start, start + length)
 
@@ -245,17 +240,18 @@ def triu(x: Tensor, diagonal: int = 0) -> Tensor:
 
 
 METHODS: dict[str, Handler] = {
+    **places.METHODS,
     **spelled("""
         matmul: bmm matmul mm mv; swapaxes: swapaxes swapdims; moveaxis: moveaxis movedim
     """),
     "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax, "cummin": cummin,
     "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": flatten, "flip": flip,
-    "index_select": index_select, "log_softmax": log_softmax, "logsumexp": logsumexp,
+    "log_softmax": log_softmax, "logsumexp": logsumexp,
     "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute, "prod": prod,
     "quantile": quantile, "ravel": flatten, "repeat": repeat,
     "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as,
     "roll": roll, "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
-    "t": transpose_2d, "tile": tile, "topk": topk, "transpose": transpose, "tril": tril,
+    "t": transpose_2d, "tile": tile, "topk": extremes.topk, "transpose": transpose, "tril": tril,
     "triu": triu, "view": view, "view_as": view_as,
 }  # fmt: skip
 
@@ -376,6 +372,7 @@ def np_tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
 
 
 FUNCTIONS: dict[Any, Handler] = {
+    **places.FUNCTIONS,
     np.broadcast_to: np_broadcast_to, np.concatenate: np_concatenate,
     np.count_nonzero: np_count_nonzero, np.cumprod: np_cumprod, np.cumsum: np_cumsum,
     np.dot: np_dot, np.einsum: np_einsum, np.linalg.norm: np_norm, np.median: np_median,

@@ -75,7 +75,7 @@ SHARED = {
 }
 NUMPY = {
     VALUES: "argpartition choose compress nonzero partition",
-    INDICES: "argmax argmin argsort put searchsorted take",
+    INDICES: "put searchsorted take",
     PARTS: "diagonal flat",
     ALGEBRA: "dot",
     COMPLEX: "conj conjugate imag real",

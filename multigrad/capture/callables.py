@@ -44,6 +44,13 @@ def root_module(function: Any) -> str:
     return ((plain.__module__ if plain else None) or "").partition(".")[0]
 
 
+def own_root(function: Any) -> str:
+    """Return the same, "" for a library's whose calls reach us by themselves."""
+    root = root_module(function)
+    dialect = registered_dialects().get(root)
+    return "" if dialect is not None and dialect.protocol else root
+
+
 def home(value: Any) -> str:
     """Return the top-level package that a callable comes from."""
     name = getattr(value, "__module__", None)

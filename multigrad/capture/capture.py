@@ -29,12 +29,13 @@ from .dialect import (
     load_dialects,
     require_dialect,
 )
+from .libraries import is_library_file
 from .readings import readings_of
 from .substitute import substitute
 from .tracer import V
 from .witness import Witness
 
-__all__ = ["capture", "run_function", "run_written_in"]
+__all__ = ["capture", "run_function", "run_or_import", "run_written_in"]
 _DIALECTS = _numpy_dialect  # imported for its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
@@ -227,6 +228,19 @@ def catches_errors(code: CodeType) -> bool:
     return is_bare or "CHECK_EXC_MATCH" in names
 
 
+def library_of_failure(error: BaseException, known: str) -> str:
+    """Return the library in which code failed that met a symbol there, by way of other libraries,
+    where that one is imported in another way; else the one that is known.
+    """
+    found, tb = known, error.__traceback__
+    while tb is not None:
+        root = str(tb.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        dialect = find_dialect(root)
+        found = root if dialect is not None and dialect.import_function is not None else found
+        tb = tb.tb_next
+    return found
+
+
 def run_function(function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any) -> Any:
     """Call a rule's own function in a trace, with what Python hides from symbolic values replaced.
 
@@ -240,6 +254,24 @@ def run_written_in(
     library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Do the same for a function that is known to be written in a library; "": the code tells."""
+    return run_or_import(library, function, trace, args, kwargs)
+
+
+def run_or_import(
+    library: str,
+    function: Callable[..., Any],
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
+) -> Any:
+    """Do the same.
+
+    Args:
+        whole: what is imported where substitution cannot see through the function, and its
+            arguments: those that the function reads from around it too.
+    """
     plain = plain_function(function)
     if library:
         require_dialect(library)
@@ -259,13 +291,19 @@ def run_written_in(
         raise
     except Exception as error:
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
+        if dialect is None or dialect.import_function is None:
+            trace.dialect = library_of_failure(error, trace.dialect)
+            dialect = find_dialect(trace.dialect)
         if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
             raise
-        if any(map(catches_errors, trace.codes)):  # of the import's own too, unseen
+        # Errors of the import's own too, unseen; a library's code was made to be traced.
+        users = (code for code in trace.codes if not is_library_file(code.co_filename))
+        if any(map(catches_errors, users)):
             raise
         questions.forget(asked)
         try:
-            result = dialect.import_function(function, trace, args, kwargs)
+            imported, given = whole or (function, args)
+            result = dialect.import_function(imported, trace, given, kwargs)
         except TraceError:
             questions.forget(asked)
             if isinstance(error, TraceError):

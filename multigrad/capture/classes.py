@@ -33,6 +33,8 @@ def class_of(value: Any) -> type:
         return _class_of_attribute(value)
     if not isinstance(value, Value):
         return builtins.type(value)
+    if value.is_number:
+        return float
     if value.node.type.kind == "scalar":
         return SCALAR_CLASSES[value.node.type.dtype]
     dialect = find_dialect(value.trace.dialect)
@@ -74,6 +76,8 @@ def is_instance(value: Any, classes: Any) -> bool:
         return issubclass(class_of(value), classes)
     if not isinstance(value, Value):
         return isinstance(value, classes)
+    if value.is_number:
+        return issubclass(float, classes)
     if value.node.type.kind == "scalar":
         return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
     own, dialects = value.trace.dialect, registered_dialects()

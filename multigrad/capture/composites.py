@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ir.types import T
 from ..tracing import xp_all as xp
-from ..tracing.trace import cast
 
 Tensor = Any
 
@@ -25,7 +23,7 @@ def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
 def bernoulli(x: Tensor, *, generator: Any = None) -> Tensor:
     """1 with probability x, else 0."""
     _refuse_generator(generator)
-    return cast(xp.rand_like(x) < x, T)
+    return xp.cast_like(xp.rand_like(x) < x, x)
 
 
 def uniform(x: Tensor, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Tensor:

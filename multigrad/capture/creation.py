@@ -11,11 +11,14 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..ir.types import BOOL, T
+import numpy as np
+
+from ..ir.types import BOOL, FLOATS, T
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, cast, copy_of, dtype_name
+from ..tracing.trace import Trace, Value, cast, copy_of, dtype_name, lift
 from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any
@@ -38,7 +41,7 @@ def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
         return functools.partial(_convert, CONVERTERS[name], function)
-    return functools.partial(_create, CREATORS[name], function)
+    return Creator(CREATORS[name], function)
 
 
 def _convert(
@@ -57,17 +60,60 @@ def _convert(
     return copy_of(result) if kwargs.get("copy", is_copy) else result
 
 
-def _create(
-    make: Callable[..., Any], function: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
-    """Create like the tensor whose shape is given, else by the library's own function."""
-    shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
-    if not isinstance(shape, SymbolicShape):
+@dataclass(frozen=True, slots=True)
+class Creator:
+    """Stands in for a creation function.
+
+    Attributes:
+        make: creates like a tensor.
+        function: the library's own.
+        trace: what is captured; None: it is not known.
+    """
+
+    make: Callable[..., Any]
+    function: Callable[..., Any]
+    trace: Trace | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Create like the tensor whose shape is given, else by the library's own function."""
+        shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
+        options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
+        if isinstance(shape, SymbolicShape):
+            return self.make(shape.value, *args[1:], **options)
         lengths = [
             tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
         ]
-        return function(*lengths, **kwargs)
-    return make(shape.value, *args[1:], **{k: v for k, v in kwargs.items() if k not in NOT_TAKEN})
+        if self.trace is not None and self.trace.kind != "rule" and self.make in STATIC:
+            sizes, rest = split_sizes(lengths if args else [shape], self.make is full)
+            fills = self.make is full and not isinstance((*rest, 0)[0], int)
+            if sizes and (fills if rest else True) and is_weak(options.get("dtype")):
+                like = self.trace.value(lift(self.trace, np.zeros(sizes)))
+                return self.make(like, *rest, **options)
+        return self.function(*lengths, **kwargs)
+
+
+def in_trace(stand_in: Any, trace: Trace) -> Any:
+    """Return what stands in for a function, where it matters told of what is captured."""
+    return replace(stand_in, trace=trace) if isinstance(stand_in, Creator) else stand_in
+
+
+def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the lengths among positional arguments, () where they are not all known, and what
+    follows them.
+    """
+    first = given[0] if given else ()
+    own = tuple(first) if isinstance(first, tuple | list) else ()
+    count = 1
+    if isinstance(first, int):
+        count = 1 if is_single else len(given)
+        own = tuple(given[:count])
+    known = all(isinstance(n, int) and not isinstance(n, bool) for n in own)
+    return (own if known else ()), given[count:]
+
+
+def is_weak(dtype: Any) -> bool:
+    """Return whether what is made in a dtype takes that of the tensors which it meets."""
+    return dtype is None or isinstance(dtype, SymbolicDType) or dtype_name(dtype) in FLOATS
 
 
 def length(x: Any) -> Any:
@@ -128,3 +174,5 @@ CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": Tru
 CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
     function.__name__: function for function in (arange, full, ones, rand, randn, zeros)
 }
+# Of these, symbols also where all lengths are numbers: what is drawn, and what is written into.
+STATIC = (full, ones, rand, randn, zeros)

@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,7 @@ class Dialect:
         tensor: its tensor class, so that `isinstance` in a rule sees one.
         dtype: its dtype object for an IR name.
         device: a device of it, for the constants that a rule makes.
+        device_of: optional; the device of a kind ("cuda"), where code may ask on which it runs.
         correction: what `x.std()` and `x.var()` subtract from n by default.
         methods: tensor methods that mean something else in this library.
         attributes: attributes of a tensor that no other library's has, by name, from the tensor.
@@ -100,6 +101,7 @@ class Dialect:
     dtype: Callable[[str], Any]
     device: Any
     correction: int = 0
+    device_of: Callable[[str], Any] | None = None
     methods: Mapping[str, Handler] = field(default_factory=dict)
     hidden: Mapping[Any, Handler] = field(default_factory=dict)
     mutable: bool = True
@@ -127,6 +129,8 @@ class Dialect:
 
 
 GROUP = "multigrad.dialects"
+# Modules that tell a library, which computes by the tensors' own frameworks, of symbolic values.
+ACQUAINTED = "multigrad.acquainted"
 XP = "xp"  # what authors call our own
 _dialects: dict[str, Dialect] = {}
 
@@ -160,26 +164,25 @@ def intercepting() -> Iterator[None]:
 
 
 def load_dialects() -> None:
-    """Register the dialects of imported libraries that are no backends."""
-    for name, point in entry_points().items():
-        if name in sys.modules and name not in _dialects and name not in _unreadable:
-            try:
+    """Register the dialects of imported libraries that are no backends, and tell others of us."""
+    for name, point in (*entry_points().items(), *entry_points(ACQUAINTED).items()):
+        if name in sys.modules and name not in _dialects and name not in _loaded:
+            with suppress(ImportError):  # another library of that name, or a part of it is missing
                 point.load()
-            except ImportError:  # another library of that name, or a part of it is missing
-                _unreadable.add(name)
+            _loaded.add(name)
 
 
 @functools.cache
-def entry_points() -> Mapping[str, Any]:
+def entry_points(group: str = GROUP) -> Mapping[str, Any]:
     """Return the entry points of all dialects by their library's import name, read once per
     process.
     """
     from importlib.metadata import entry_points as find
 
-    return {point.name: point for point in find(group=GROUP)}
+    return {point.name: point for point in find(group=group)}
 
 
-_unreadable: set[str] = set()
+_loaded: set[str] = set()
 
 
 def record_call(

@@ -1,74 +1,82 @@
-"""`max` and `min` along a dim, as torch has them: values, and indices that may be unpacked but not
-used.
-"""
+"""Values with their places, as torch returns them: of sorts, of extremes along a dim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..tracing import xp_all as xp
 from ..tracing.trace import Value
 
 Tensor = Any
 
 
 class Extremes:
-    """What torch returns for `max` and `min` along a dim: `.values`, and indices, not captured."""
+    """`.values` and `.indices`, which are recorded when they are asked for; unpacked, both."""
 
-    __slots__ = ("values",)
+    __slots__ = ("_places", "values")
 
-    def __init__(self, values: Value) -> None:
+    def __init__(self, values: Value, places: Callable[[], Value]) -> None:
         self.values = values
+        self._places = places
 
     @property
-    def indices(self) -> Any:
-        return Indices(self.values)
+    def indices(self) -> Value:
+        return self._places()
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         return (self.values, self.indices)[index]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Value]:
         return iter((self.values, self.indices))
 
-
-class Indices(Value):
-    """Indices that may be unpacked, as in `values, _ = x.max(dim=0)`, but not used."""
-
-    __slots__ = ()
-
-    def __init__(self, of: Value) -> None:
-        self.trace = of.trace
-
-    @property
-    def node(self) -> Any:  # type: ignore[override]
-        raise self.trace.error(
-            "uses the indices of a maximum or minimum, which are not captured. Compare instead: x "
-            "== x.amax(dim, keepdim=True)"
-        )
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return next(a for a in args if isinstance(a, Indices)).node
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self.node
+    def __len__(self) -> int:
+        return 2
 
 
 def extremes(
     reduce: Callable[..., Tensor], pair: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """`max` or `min` as in torch: of all, of two tensors, or along a dim with indices."""
+    """`max` or `min` as in torch: of all, of two tensors, or along a dim with places."""
     other = kwargs.get("other", args[0] if args else None)
     if other is not None and not isinstance(other, int):
         return pair(x, other)
     if not args and not kwargs:
         return reduce(x)
+    find = xp.argmax if reduce is xp.max else xp.argmin
 
     def along(dim: int, keepdim: bool = False) -> Extremes:
-        return Extremes(reduce(x, axis=dim, keepdims=keepdim))
+        values = reduce(x, axis=dim, keepdims=keepdim)
+        return Extremes(values, lambda: find(x, axis=dim, keepdims=keepdim))
 
     return along(*args, **kwargs)
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Extremes:
+    return Extremes(xp.sort(x, dim, descending), lambda: xp.argsort(x, dim, descending))
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extremes:
+    """Of equal ones the first, where torch leaves the choice open."""
+    found, count = sort(x, dim, largest), operator.index(k)
+    return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
+
+
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
+    """The k-th smallest, counted from 1."""
+    found, place = sort(x, dim), operator.index(k) - 1
+
+    def pick(ordered: Value) -> Value:
+        kept = xp.take(ordered, [place], dim)
+        return kept if keepdim else xp.squeeze(kept, dim)
+
+    return Extremes(pick(found.values), lambda: pick(found.indices))
+
+
+def _cut(x: Value, axis: int, count: int) -> Value:
+    """Return the first elements along an axis."""
+    whole, part = slice(None), slice(0, count)
+    if axis < 0:
+        return xp.getitem(x, (..., part, *(whole,) * (-axis - 1)))
+    return xp.getitem(x, (*(whole,) * axis, part))

@@ -16,8 +16,9 @@ from ..ir.array_values import MOST_ELEMENTS
 from ..ir.types import SCALAR_SHAPE
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
-from . import arrays
+from . import arrays, index_tensors
 from .dialect import habits_of
+from .index_tensors import holds_places
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -42,6 +43,10 @@ def take_at(x: Any, index: Any) -> Value:
         TypeError: it is not captured, or points outside.
     """
     items = _read_items(x, index)
+    if holds_places(index):
+        _check_apart(x, items)
+        picked = index_tensors.taken(_part(x, items), _without_basic(items))
+        return x.trace.value(picked.node)
     row = _find_row(x, items)
     if row is not None:
         picked = xp.take(_part(x, items), items[row].tolist(), _axis_of(items, row))
@@ -61,6 +66,10 @@ def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
         TypeError: it is not captured, or points outside.
     """
     items = _read_items(x, index)
+    if holds_places(index):
+        _check_apart(x, items)
+        part = index_tensors.put(_part(x, items), _without_basic(items), value)
+        return _basic(items), part
     row = _find_row(x, items)
     if row is None:
         return (...,), _put_flat(x, _find_places(x, items), value)
@@ -75,6 +84,29 @@ def put_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
         value = xp.take(value, np.maximum(source, 0).tolist(), axis)
     after = -axis - 1 if axis < 0 else part.ndim - axis - 1
     return _basic(items), xp.where((source >= 0).reshape(-1, *(1,) * after), value, part)
+
+
+def add_at(x: Any, index: Any, value: Any) -> tuple[tuple[Any, ...], Tensor]:
+    """Return an index without arrays, and what stands there once a value is added at symbolic
+    places.
+
+    Raises:
+        TypeError: it is not captured, or points outside.
+    """
+    items = _read_items(x, index)
+    _check_apart(x, items)
+    return _basic(items), index_tensors.added(_part(x, items), _without_basic(items), value)
+
+
+def _check_apart(x: Any, items: list[Any]) -> None:
+    """Check that integers beside arrays mean the same whether they come first or not.
+
+    Raises:
+        TypeError: they do not.
+    """
+    among = [i for i, item in enumerate(items) if _is_read(item) or _is_integer(item)]
+    if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
+        raise TypeError("an integer apart from a tensor in an index")
 
 
 def repeats(x: Any, index: Any) -> bool:
@@ -144,7 +176,9 @@ def _basic(items: list[Any]) -> tuple[Any, ...]:
     """Return an index that leaves the axes of its arrays whole."""
     found: list[Any] = []
     for item in items:
-        if isinstance(item, np.ndarray):
+        if isinstance(item, Value):
+            found.append(WHOLE)
+        elif isinstance(item, np.ndarray):
             found += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
         else:
             found.append(item)
@@ -185,14 +219,20 @@ def _checked(item: Any) -> Any:
     return operator.index(item) if _is_integer(item) else item
 
 
-def _read(x: Any, item: Any) -> Array:
-    """Return an array of an index as NumPy's.
+def _is_read(item: Any) -> bool:
+    return isinstance(item, np.ndarray | Value)
+
+
+def _read(x: Any, item: Any) -> Any:
+    """Return an array of an index as NumPy's, or a symbolic one.
 
     Raises:
         TypeError: it holds anything but integers or bools, or they are not known.
     """
     if isinstance(item, Value):
-        raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
+        if not holds_places(item):
+            raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
+        return item
     given = _as_numbers(item) if isinstance(item, list | tuple) else item
     array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
     if isinstance(item, list | tuple) and not array.size:

@@ -1,8 +1,9 @@
 """Interception: a method of a library's class that comes to us while something is captured.
 
 A custom gradient runs its forward on whatever it is given; on symbolic values its own backward
-would be lost, wherever it is called from. The method is replaced for as long as a capture runs, in
-any thread, and put back after the last one.
+would be lost, wherever it is called from. So it would be on another framework's tensors, where what
+is not captured runs as it is. The method is replaced for as long as a capture or such a run lasts,
+in any thread, and put back after the last one.
 """
 
 from __future__ import annotations
@@ -11,9 +12,29 @@ import threading
 from collections import Counter
 from typing import Any
 
+from ..backend.discovery import backend_of
+from ..errors import BackendNotFound
 from ..ground.threads import in_child, make_lock
+from ..ground.trees import optree
+from ..tracing.trace import Value
 
 _ABSENT = object()
+
+
+def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> bool:
+    """Return whether a call of a library's custom gradient is ours: it has symbolic values, or
+    tensors of other frameworks than those it takes, whose autodiff would not see its backward.
+    """
+    given: set[str] = set()
+    for each in optree.tree_leaves((args, kwargs), none_is_leaf=True):
+        if isinstance(each, Value):
+            return True
+        if hasattr(each, "dtype"):
+            try:
+                given.add(backend_of(each).name)
+            except BackendNotFound:
+                continue
+    return bool(given - {*takes, "numpy"}) or (given == {"numpy"} and "numpy" not in takes)
 
 
 class Interception:

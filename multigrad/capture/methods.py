@@ -16,7 +16,7 @@ import numpy as np
 from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value, cast, copy_of, lift, mark_view
-from . import arrays, composites, creation, elementwise
+from . import arrays, composites, creation, elementwise, extremes, items
 from .dialect import find_dialect
 from .names import spelled
 from .readings import library_for
@@ -71,7 +71,8 @@ def reduction(name: str, record: Callable[..., Tensor]) -> Callable[..., Tensor]
 
 
 def sum(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
-    result = _sum(x, *args, **options)
+    """Bools count as integers."""
+    result = _sum(arrays.places.counted(x), *args, **options)
     return result if dtype is None else cast(result, dtype)
 
 
@@ -88,7 +89,9 @@ any, all = reduction("any", xp.any), reduction("all", xp.all)
 def max(
     x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
 ) -> Tensor:
-    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns indices too."""
+    """`x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
+    if "dim" in kwargs:
+        return extremes.extremes(xp.max, xp.maximum, x, *args, **kwargs)
     _refuse_indices("max", args, kwargs)
     return xp.max(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
@@ -96,14 +99,16 @@ def max(
 def min(
     x: Tensor, *args: Any, axis: Any = MISSING, keepdims: bool = False, **kwargs: Any
 ) -> Tensor:
-    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns indices too."""
+    """`x.min()` and `x.min(axis=...)`; with a dim, torch returns places too."""
+    if "dim" in kwargs:
+        return extremes.extremes(xp.min, xp.minimum, x, *args, **kwargs)
     _refuse_indices("min", args, kwargs)
     return xp.min(x, axis=axis_of(MISSING, axis), keepdims=keepdims)
 
 
 def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if args or kwargs:
-        raise TypeError(f"{name} with a dim returns indices; use a{name}(dim=...) or axis=...")
+        raise TypeError(f"{name} with a dim returns places in torch; write dim=, a{name} or axis=")
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
@@ -218,10 +223,6 @@ def bfloat16(x: Tensor) -> Tensor:
 
 def bool_(x: Tensor) -> Tensor:
     return cast(x, "bool")
-
-
-def item(x: Tensor) -> Any:
-    return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
 
 
 def numel(x: Tensor) -> Any:
@@ -364,7 +365,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,
     "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
     "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
-    "half": half, "is_floating_point": is_floating_point, "item": item, "masked_fill": masked_fill,
+    "half": half, "is_floating_point": is_floating_point, "item": items.item,
+    "masked_fill": masked_fill,
     "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
     "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
     "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,

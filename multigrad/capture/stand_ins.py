@@ -42,7 +42,9 @@ def _extreme(
 ) -> Any:
     values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
     if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
-        return functools.reduce(symbolic, values)
+        result = functools.reduce(symbolic, values)
+        numbers = all(not isinstance(v, Value) or v.is_number for v in values)
+        return result.as_number() if numbers and result.node.type.kind == "tensor" else result
     return plain(*args, **kwargs)
 
 
@@ -61,6 +63,8 @@ BUILTINS: dict[str, Any] = {
 def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
     """Call a function of `math`; on a symbolic scalar, record what it means."""
     scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
+    if any(isinstance(a, Value) and a.is_number for a in args):
+        return symbolic(*args).as_number()
     return symbolic(*args) if scalars else function(*args)
 
 

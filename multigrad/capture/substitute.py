@@ -20,11 +20,13 @@ from ..errors import TraceError
 from ..ground.trees import optree
 from ..ir import questions
 from ..tracing.trace import Trace, Value
-from .callables import home, method_of, plain_function, root_module, wrapped_function
+from .callables import home, method_of, own_root, plain_function, wrapped_function
 from .classes import Dispatch, compares_identity, is_dispatching
+from .creation import in_trace
 from .dialect import contents, mentioned, nested_codes
 from .libraries import in_package, is_library_file
 from .outside import ROOTS, refused_builtins, refusing
+from .outside_tensors import note_constants
 from .stand_ins import BUILTINS, Call, find_index
 
 Maker = Callable[[], Any]  # makes what stands in for one value
@@ -40,7 +42,7 @@ def substitute(function: Callable[..., Any], trace: Trace) -> Callable[..., Any]
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
     down to its functions; anything else is returned as it is. A copy shares code with its original.
     """
-    return _Substitution(trace, root_module(function)).replace(function)
+    return _Substitution(trace, own_root(function)).replace(function)
 
 
 class _Module:
@@ -58,8 +60,7 @@ class _Module:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)
-        if type(value) is float:  # a constant such as pi, which may stand in a graph
-            self._substitution.trace.numbers.add(value)
+        note_constants(self._substitution.trace, self._module, name)
         return self._substitution.stand_in(value, f"{self._name}.{name}")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -117,7 +118,7 @@ class _Substitution:
         kind = type(value)
         known = self.index.functions.get(id(value))
         if known is not None:
-            return partial(_itself, known[1])
+            return partial(in_trace, known[1], self.trace)
         if kind in PLAIN or isinstance(value, Value):
             return None
         may_be_kept = kind is not types.FunctionType and callable(value)
@@ -385,10 +386,6 @@ def call_by_own_gradient(
         questions.forget(asked)
         trace.lost_gradient = getattr(own, "name", "a function")
         return plain(*args, **kwargs)
-
-
-def _itself(stand_in: Any) -> Any:
-    return stand_in
 
 
 def _referred(function: types.FunctionType) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
 from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
-from ..tracing.answers import is_asked_by
+from ..tracing.answers import is_asked_by, place_of
 from ..tracing.trace import NeedsConcrete, Trace, dtype_name
 
 V = Any  # of tracer.py
@@ -50,6 +50,10 @@ class SymbolicDType:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or self.trace is None:
             raise AttributeError(name)
+        if not self._is_open():
+            raise self.trace.error(
+                f"asks a dtype for .{name}, and nothing tells which library's dtype it is"
+            )
         raise NeedsConcrete("dtype")  # the library's own dtype object has it, or not
 
     @property
@@ -78,6 +82,10 @@ class SymbolicDevice:
         if name.startswith("__"):
             raise AttributeError(name)
         return self._refuse()
+
+    @property
+    def type(self) -> str:
+        return place_of(self.trace)
 
     def _refuse(self) -> Any:
         raise self.trace.error(

@@ -23,6 +23,7 @@ from . import indexing, methods
 from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
+from .items import Number
 from .readings import library_for
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
@@ -56,8 +57,13 @@ class V(Value):
 
     @property
     def device(self) -> Any:
-        dialect = find_dialect(self.trace.dialect) if "device" in self.trace.facts else None
-        return SymbolicDevice(self.trace) if dialect is None else dialect.device
+        facts = self.trace.facts
+        dialect = find_dialect(self.trace.dialect) if "device" in facts else None
+        if dialect is None:
+            return SymbolicDevice(self.trace)
+        place = facts.get("device_type", "cpu")
+        known = place == "cpu" or dialect.device_of is None
+        return dialect.device if known else dialect.device_of(place)
 
     @property
     def shape(self) -> Any:
@@ -144,7 +150,27 @@ class V(Value):
         raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
 
     # --- methods ----------------------------------------------------------------------------------
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SLOTS:
+            return object.__setattr__(self, name, value)
+        own = find_dialect(self.trace.dialect)
+        if own is None or not own.tensor.__dictoffset__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if hasattr(own.tensor, name):
+            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
+        if self.node.op is ops.INPUT:
+            raise self.trace.error(
+                f"sets an attribute {name!r} of its argument, which the caller would see"
+            )
+        self.notes = {**(self.notes or {}), name: value}
+
+    def as_number(self) -> Item:
+        """Return what stands for the Python number in a tensor of one element."""
+        return Item(self.trace, self.node)
+
     def __getattr__(self, name: str) -> Any:
+        if self.notes and name in self.notes:
+            return self.notes[name]
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
             return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
         own = find_dialect(self.trace.dialect)
@@ -299,6 +325,15 @@ def _protocols(kind: type) -> set[str]:
     return {name for base in kind.__mro__ for name in vars(base)}
 
 
+SLOTS = frozenset(Value.__slots__)
+
+
+class Item(Number, V):
+    """The number in a tensor of one element."""
+
+    __slots__ = ()
+
+
 class Size(V):
     """The number of elements; called, it is torch's `size()`."""
 
@@ -306,7 +341,7 @@ class Size(V):
 
     def __init__(self, of: V) -> None:
         super().__init__(of.trace, xp.size(of).node)
-        self._of = of
+        object.__setattr__(self, "_of", of)
 
     def __call__(self, dim: int | None = None) -> Any:
         return self._of.shape if dim is None else self._of.shape[dim]

@@ -21,6 +21,7 @@ from typing import Any, Self
 from ..tracing.trace import Trace, Value
 from .dialect import contents, nested_codes, registered_dialects
 from .libraries import is_library_file
+from .outside_tensors import tensors_of
 
 OWN = __name__.partition(".")[0]
 MOST_ITEMS = 4096  # of one container; what is longer is known by its length
@@ -73,6 +74,7 @@ class Witness:
     def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
         """Remember what a function of the user's refers to, as it is now."""
         self.names.update(names)
+        self.trace.sources.update((id(value), fact) for value, fact in tensors_of(function))
         self.may_keep |= any(map(may_keep, nested_codes(function.__code__)))
         for cell in function.__closure__ or ():
             self._cells.setdefault(id(cell), (cell, contents(cell)))

@@ -33,7 +33,7 @@ PLACES: dict[str, dict[str, str]] = {
         "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jax.nn": "jax.nn",
         "jax.lax": "jax.lax",
         "jax.scipy.special": "jax.scipy.special", "jax.scipy.stats.norm": "jax.scipy.stats.norm",
-        "jax": "jax",
+        "jax.ops": "jax.ops", "jax": "jax",
     },
     "tensorflow": {
         "tf": "tensorflow", "tf.math": "tensorflow.math", "tf.nn": "tensorflow.nn",

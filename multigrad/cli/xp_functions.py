@@ -70,11 +70,10 @@ def render_function(row: Op) -> str:
     gives = [f"ops.{row.name.upper()}", *row.operands]
     for name, attr in row.attrs.items():
         gives.append(f"{name}={name if row.in_vjps else attr.taken.format(name)}")
-    return (
-        f"def {row.in_xp}({', '.join(takes)}) -> Tensor:\n"
-        f'    """{row.doc}"""\n'
-        f"    return apply({', '.join(gives)})\n"
-    )
+    call = f"    return apply({', '.join(gives)})\n"
+    if len(call) > 101:
+        call = f"    return apply(\n        {', '.join(gives)}\n    )\n"
+    return f'def {row.in_xp}({", ".join(takes)}) -> Tensor:\n    """{row.doc}"""\n{call}'
 
 
 def parameter(name: str, attr: Attr, row: Op) -> str:

@@ -73,7 +73,7 @@ class Entries(Captured):
         layout = self.recipe.lay_out(self.parameters, given, tree)
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
-        if not wrapped and not self._defaults:
+        if not wrapped and not self.completes:
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
@@ -82,6 +82,11 @@ class Entries(Captured):
             return inner.run(self.complete(opened, nesting)[0], draws)
 
         return Entry(run_opened)
+
+    @property
+    def completes(self) -> bool:
+        """Whether calls may leave arguments out."""
+        return bool(self._defaults)
 
     def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call by position, what it leaves out filled in, and their
@@ -138,7 +143,7 @@ class Entries(Captured):
             return self._native_entry(layout.without_objects(), backend, None)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self._lowered_entry(self.variant_for(layout, leaves), backend)
+        entry = self._entry_of(self.variant_for(layout, leaves), layout, backend)
         if not self.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
@@ -152,7 +157,7 @@ class Entries(Captured):
             return self._captured_or_native(
                 layout,
                 backend,
-                lambda: self._lowered_entry(self.variant_for(own, leaves), backend),
+                lambda: self._entry_of(self.variant_for(own, leaves), layout, backend),
             )
 
         def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -176,6 +181,14 @@ class Entries(Captured):
             return found
 
         return Entry(with_facts)
+
+    def _entry_of(self, variant: Variant, layout: Layout, backend: Backend) -> Entry:
+        """Return how a captured form runs; where the original does more than it, on its own
+        framework, that itself.
+        """
+        if variant.lacks and self.native is None and backend.name == self.recipe.dialect():
+            return self._native_entry(layout.without_objects(), backend, None)
+        return self._lowered_entry(variant, backend)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs

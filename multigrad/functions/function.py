@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from .. import ops
 from ..active.draws import FREE, Counter, keyed
 from ..backend.discovery import FUNCTION_READERS, in_use
-from ..calls.arguments import PLAIN, as_numbers, flatten
+from ..calls.arguments import PLAIN, Layout, Leaf, as_numbers, flatten
 from ..calls.binding import assemble
 from ..calls.bound import BoundFunction
 from ..calls.placeholders import find_call
@@ -25,14 +28,18 @@ from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
 from ..documents.format import unseal
 from ..ground.trees import optree
+from ..ir.array_values import freeze
+from ..ir.graph import Node
 from ..ir.questions import crossing, note
+from ..ir.types import BOOL, T
 from ..recipes.document import decode_function
 from ..recipes.functions_to_data import encode_function
-from ..recipes.record import NotCaptured
+from ..recipes.record import AppliesItself, CodeRecipe, NotCaptured
 from ..recipes.saved import SavedRecipe
 from ..tracing.calls import CustomCall, mark
+from ..tracing.constants import array_node
 from ..tracing.replay import replay
-from ..tracing.trace import NeedsConcrete, Value, lift
+from ..tracing.trace import NeedsConcrete, Trace, Value, lift
 from .entries import Entries
 
 Tensor = Any
@@ -223,6 +230,15 @@ class Function(Entries):
 
     # --- inside of another capture ----------------------------------------------------------------
 
+    def _record_again(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Any:
+        """Record what the backward applies of the function itself, without its derivative, which
+        would go on for ever.
+        """
+        trace.lost_gradient = self.name
+        trace.lacks = f"the derivatives of {self.name!r} of any order"
+        assert isinstance(self.recipe, CodeRecipe)
+        return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
+
     def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
         """Record the function's ops in the capture that its arguments belong to."""
         leaves, tree = self.complete(leaves, tree)
@@ -231,15 +247,18 @@ class Function(Entries):
         try:
             with crossing(NeedsConcrete):
                 variant = self.variant_for_symbols(trace, layout, leaves)
+        except AppliesItself as error:
+            if not trace.in_backward:
+                raise note(error.error) from error.__cause__
+            return self._record_again(trace, layout, leaves)
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
         given = {
-            leaf.name: value
+            leaf.name: trace.value(lift_leaf(trace, leaf, value))
             for leaf, value in zip(layout.leaves, leaves, strict=True)
             if leaf.kind != "static"
         }
-        given = {name: trace.value(lift(trace, value)) for name, value in given.items()}
         if graphs.is_random and self.is_keyed:
             raise trace.error(
                 f"calls the random function {self.name!r} under a key, which counts calls one by "
@@ -254,6 +273,16 @@ class Function(Entries):
             graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
         )
         return assemble(variant, mark(trace, called, [given[name].node for name in names]))
+
+
+def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
+    """Return the node of an argument; a tensor without axes is no number to the function."""
+    node = lift(trace, value)
+    if leaf.kind == "number" or node.op is not ops.CONST:
+        return node
+    number = node.attr("value")
+    dtype = BOOL if isinstance(number, bool) else T
+    return array_node(trace.like(), freeze(np.asarray(number)), dtype)
 
 
 def _rebuild(data: dict[str, Any], key: Any) -> Function:

@@ -18,6 +18,7 @@ from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace
 from .custom_gradient import library_of, named_library
 from .function import Function
+from .held import OfObject, owner_of_method
 
 Tensor = Any
 
@@ -99,7 +100,10 @@ def function(
         ... )
 
     Args:
-        forward: `forward(*args) -> outputs`, written with any library.
+        forward: `forward(*args) -> outputs`, written with any library. Of an object, or a method of
+            one (a torch or Equinox module, anything with `__call__`), what it holds is read at each
+            call. On its tensors' own framework it runs as it is, and their gradients reach them;
+            on another one its tensors are constants.
         backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one
             argument, None where there is none); `grad_out` is nested like the outputs. Without it
             the Function has its true derivative.
@@ -114,6 +118,8 @@ def function(
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
     library = check_dialect(dialect)
+    if backward is None and residuals is None and owner_of_method(forward) is not None:
+        return OfObject(forward, native, library, prove)
     recipe = PairRecipe(
         forward, backward, residuals, name=name_of(forward), native=native, library=library
     )

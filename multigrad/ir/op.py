@@ -44,7 +44,8 @@ class Op:
 
     Attributes:
         coerce: what operands become first: "float" (bools are cast), "bool" (they must be bools),
-            "int" (integers), "where" (a bool, then one dtype), "raw" (taken as they are).
+            "int" (integers), "where" (a bool, then one dtype), "indices" (integers of that name,
+            the others as they are), "raw" (taken as they are).
         symbol: Python's operator.
         random: whether it draws numbers, by a key.
         xp: its name in `xg.xp`, where that is another; "" if it has none.
@@ -52,7 +53,8 @@ class Op:
         in_vjps: only VJPs record it.
         domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
         degree: how linearity in something passes through it; None: it does not.
-        integer: of integers alone it stays among them, instead of taking the float dtype.
+        integer: of integers alone it stays among them, instead of taking the float dtype; a dtype:
+            they become that.
         shape_only: the operands that give a shape (and a dtype) only: no value is read.
         shaped_like: the operand whose shape a check need not compare with the result's.
         view: whether the result shares memory with its operand in some framework.
@@ -79,7 +81,7 @@ class Op:
     in_vjps: bool = False
     domain: Any = None
     degree: Callable[..., int | None] | None = None
-    integer: bool = False
+    integer: bool | str = False
     shape_only: tuple[int, ...] = ()
     shaped_like: int | None = None
     view: Literal["always", "sometimes"] | None = None

@@ -15,7 +15,7 @@ Kind = Literal["tensor", "scalar", "key"]
 T = "T"  # the symbolic dtype: that of tin, or of grad_out where there is no tin
 BOOL = "bool"
 INT32 = "int32"  # the integers of bit operations
-INT64 = "int64"  # integers that a Function is given
+INT64 = "int64"  # places, and integers that a Function is given
 INTEGERS = (INT32, INT64)
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -146,6 +146,11 @@ TENSORS: dict[str, Handler] = {
     **dialect_elementwise.taking("variable", {"stop_gradient": xp.stop_gradient}),
 }
 
+# Functions of trees do their own work: a symbol is a leaf.
+TREES = """
+    assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
+    map_structure map_structure_up_to pack_sequence_as traverse
+"""
 # By module of Keras.
 NAMES: dict[str, Mapping[str, Handler]] = {
     "ops": {**dialect_elementwise.OPS, **dialect_arrays.OPS, **TENSORS},
@@ -157,6 +162,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         "is_keras_tensor": is_keras_tensor,
         "standardize_dtype": standardize_dtype,
     },
+    "tree": {name: getattr(keras.tree, name) for name in TREES.split()},
 }
 
 # Made without a tensor: these also act where no symbol is among the arguments.
@@ -181,7 +187,7 @@ DRAWS = (
     "and give the key to xg.use(..., key=...)"
 )
 LOOPING = "associative_scan fori_loop map scan vectorize vectorized_map while_loop"
-INDEXING = "argmax argmin argpartition argsort nanargmax nanargmin nonzero"
+INDEXING = "argpartition nanargmax nanargmin nonzero"
 DRAWING = "beta binomial categorical gamma randint shuffle truncated_normal"
 REASONS: dict[str, dict[str, str]] = {
     "ops": {

@@ -12,8 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from multigrad.capture import arrays
-from multigrad.capture.extremes import Extremes
+from multigrad.capture import arrays, extremes, index_tensors, places
 from multigrad.capture.names import spelled
 from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
@@ -242,15 +241,30 @@ def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
 def one_hot(
     x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
 ) -> Tensor:
-    """1 at the index that x holds, along a new last axis."""
-    if sparse or axis != -1:
-        raise TypeError("one_hot along another axis than a new last one, or sparse")
-    hot = xp.equal(xp.expand_dims(x, -1), np.arange(num_classes))
+    """1 at the index that x holds, along a new axis."""
+    if sparse:
+        raise TypeError("one_hot as a sparse tensor")
+    hot = xp.one_hot(x, operator.index(num_classes), axis)
     return cast(hot, T if dtype is None else dtype)
 
 
-def top_k(x: Tensor, k: int, sorted: bool = True) -> Extremes:
-    return Extremes(arrays.cut(xp.sort(x, -1, descending=True), -1, 0, k))
+def top_k(x: Tensor, k: int, sorted: bool = True) -> extremes.Extremes:
+    return extremes.topk(x, k)
+
+
+def segment_sum(
+    data: Tensor, segment_ids: Any, num_segments: Any = None, sorted: bool = False
+) -> Tensor:
+    if num_segments is None:
+        raise TypeError("segment_sum without num_segments, which depend on the values")
+    return places.segment_sum(data, segment_ids, num_segments)
+
+
+def scatter_update(inputs: Tensor, indices: Any, updates: Any, reduction: Any = None) -> Tensor:
+    if reduction not in (None, "add"):
+        raise TypeError(f"scatter_update with the reduction {reduction!r}")
+    write = index_tensors.put if reduction is None else index_tensors.added
+    return write(inputs, places.columns(inputs, indices), updates)
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -279,6 +293,9 @@ SHAPES: dict[str, Handler] = {
     "append": append, "broadcast_to": arrays.np_broadcast_to, "diff": diff,
     "expand_dims": expand_dims, "fliplr": fliplr, "flipud": flipud, "get_item": get_item,
     "hstack": hstack, "one_hot": one_hot, "pad": pad, "ravel": arrays.np_ravel, "slice": slice_,
+    "argmax": places.argmax, "argmin": places.argmin, "argsort": places.np_argsort,
+    "scatter_update": scatter_update, "segment_sum": segment_sum,
+    "take_along_axis": places.np_take_along_axis,
     "sort": arrays.np_sort, "split": split, "squeeze": arrays.np_squeeze, "take": arrays.np_take,
     "top_k": top_k, "transpose": arrays.np_transpose, "unstack": unstack, "vstack": vstack,
     **taking("xs axis", {"concatenate": xp.concatenate}),

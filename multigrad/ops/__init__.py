@@ -15,6 +15,7 @@ from . import (
     arithmetic,
     draws,
     indexing,
+    indices,
     logic,
     ordering,
     products,
@@ -30,6 +31,7 @@ from .activations import *
 from .arithmetic import *
 from .draws import *
 from .indexing import *
+from .indices import *
 from .logic import *
 from .ordering import *
 from .products import *
@@ -43,7 +45,7 @@ from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    shapes, indexing, ordering, quantiles, draws, structure,
+    shapes, indexing, ordering, indices, quantiles, draws, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

@@ -274,6 +274,7 @@ FLOOR_DIVIDE = binary(
     wide(np.floor_divide),
     zero,
     "The largest integer not above a / b.",
+    integer=True,
     on_numbers=floor_divide,
     on_bools=OF_NUMBERS,
 )
@@ -282,6 +283,7 @@ REMAINDER = binary(
     wide(np.remainder),
     remainder_vjp,
     "a - b floor(a / b), with the sign of b.",
+    integer=True,
     on_numbers=remainder,
     on_bools=OF_NUMBERS,
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.op import Op
+from ..ir.types import INT64
 from .attributes import AXIS, AXIS_OR_NONE, count, flag
 from .numerics import Array, Axis, is_16_bit, widened
 from .properties import FALLING, REALS, in_first, linear
@@ -178,6 +179,7 @@ CUMSUM = cumulative(
     "The sum of each element and those before it along an axis (`reverse`: after it).",
     reverse=flag(False),
     degree=linear,
+    integer=INT64,
 )
 CUMPROD = cumulative(
     "cumprod",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.op import Op
+from ..ir.types import INT64
 from .activations import sigmoid
 from .attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
 from .numerics import Array, Axis, widened
@@ -125,10 +126,16 @@ def count_nonzero(x: Array, *, axis: Axis, keepdims: bool) -> Array:
     return np.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
 
 
-SUM = reduction("sum", sum_, sum_vjp, "The sum; 0 where there is nothing.", degree=linear)
+SUM = reduction(
+    "sum", sum_, sum_vjp, "The sum; 0 where there is nothing.", degree=linear, integer=INT64
+)
 MEAN = reduction("mean", mean, mean_vjp, "The mean; NaN where there is nothing.", degree=linear)
-MAX = reduction("max", max_, extreme_vjp, "The largest; NaN propagates.", on_bools=ANY)
-MIN = reduction("min", min_, extreme_vjp, "The smallest; NaN propagates.", on_bools=ALL)
+MAX = reduction(
+    "max", max_, extreme_vjp, "The largest; NaN propagates.", on_bools=ANY, integer=True
+)
+MIN = reduction(
+    "min", min_, extreme_vjp, "The smallest; NaN propagates.", on_bools=ALL, integer=True
+)
 PROD = reduction("prod", prod, prod_vjp, "The product; 1 where there is nothing.")
 COUNT_NONZERO = reduction(
     "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."

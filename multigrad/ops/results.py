@@ -8,7 +8,9 @@ from ..ir.op import ResultRule
 from ..ir.types import (
     BOOL,
     BOOL_SCALAR,
+    INT64,
     INT_SCALAR,
+    INTEGERS,
     KEY,
     UNKNOWN,
     Type,
@@ -107,6 +109,42 @@ def held(x: Type, mask: Type, *, axis: int) -> Type:
     if mask.dtype != BOOL:
         raise TypeError(f"its mask must be bool, not {mask}")
     return reordered(x, mask)
+
+
+def counted(x: Type, **attrs: Any) -> Type:
+    """A place for each element."""
+    need_tensors(x)
+    return Type("tensor", INT64, x.shape)
+
+
+def index_reduced(x: Type, *, axis: Any, keepdims: bool) -> Type:
+    need_tensors(x)
+    return Type("tensor", INT64, reduce_shape(x.shape, axis, keepdims))
+
+
+def need_indices(indices: Type) -> None:
+    if indices.kind != "tensor" or indices.dtype not in INTEGERS:
+        raise TypeError(f"its indices must be integers, not {indices}")
+
+
+def gathered(x: Type, indices: Type, **attrs: Any) -> Type:
+    need_tensors(x)
+    need_indices(indices)
+    return Type("tensor", x.dtype, indices.shape)
+
+
+def selected(x: Type, indices: Type, **attrs: Any) -> Type:
+    """Slices: a shape that is known at run time only."""
+    return Type("tensor", gathered(x, indices).dtype, UNKNOWN)
+
+
+def placed(x: Type, indices: Type, like: Type, **attrs: Any) -> Type:
+    need_tensors(like)
+    return Type("tensor", gathered(x, indices).dtype, like.shape)
+
+
+def puts(indices: Type, like: Type, **attrs: Any) -> Type:
+    return placed(indices, indices, like)
 
 
 def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:

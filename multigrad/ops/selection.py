@@ -60,7 +60,7 @@ def nan_to_num_vjp(
 CLIP = op(
     "clip", "x min max", numpy=clip, vjp=clip_vjp, result=elementwise,
     doc="x limited to [min, max]; NaN propagates; max where min > max.", composed=True,
-    on_numbers=clip_number, domain=(REALS, BELOW_MINUS_ONE, ABOVE_ONE),
+    integer=True, on_numbers=clip_number, domain=(REALS, BELOW_MINUS_ONE, ABOVE_ONE),
 )  # fmt: skip
 WHERE = op(
     "where", "condition a b", coerce="where", numpy=np.where, vjp=where_vjp, result=chosen,
@@ -78,8 +78,8 @@ NAN_TO_NUM = function(
 
 def cast(x: Array, *, dtype: Any) -> Array:
     x, target = np.asarray(x), as_numpy_dtype(dtype)
-    if target.kind == "i" and target == np.int32 and x.dtype.kind in "fV":
-        return to_int32(x)
+    if target.kind == "i" and x.dtype.kind in "fV":
+        return to_int32(x) if target == np.int32 else to_int64(x)
     return x.astype(target)
 
 
@@ -87,6 +87,15 @@ def to_int32(x: Array) -> Array:
     """Truncated, within the range of int32, 0 for NaN: NumPy leaves these to the processor."""
     whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
     return np.clip(whole, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+
+
+# The largest number below 2**63 in all float dtypes that have one so large.
+LARGEST = 255 * 2.0**55
+
+
+def to_int64(x: Array) -> Array:
+    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+    return np.clip(whole, -LARGEST, LARGEST).astype(np.int64)
 
 
 def cast_vjp(xp: Any, ct: Any, y: Any, x: Any, *, dtype: str) -> Cotangents:
@@ -107,7 +116,7 @@ def stop_gradient(x: Array) -> Array:
 
 CAST = op(
     "cast", "x", dtype=DTYPE, coerce="raw", numpy=cast, vjp=cast_vjp, result=cast_to,
-    doc="x in another dtype; T is the input's. To int32: truncated, saturated, NaN gives 0.",
+    doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0.",
     xp="astype", composed=True, degree=linear,
 )  # fmt: skip
 FULL_LIKE = op(

@@ -15,6 +15,11 @@ def is_tensor_input(node: Node) -> bool:
     return node.op is ops.INPUT and node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
 
 
+def is_place(node: Node) -> bool:
+    """Return whether a node is a tensor of integers."""
+    return node.type.kind == "tensor" and node.type.dtype in INTEGERS
+
+
 def shape_fact(node: Node, what: str) -> str | None:
     """Return the name of the fact that tells a value's "shape" or "ndim"; None: it is computed from
     others.
@@ -51,5 +56,7 @@ def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
                 attrs = dict(each.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):
                     attrs["dtype"] = np.dtype("float32")
-                done[each] = each.op.numpy(*(done[o] for o in each.operands), **attrs)
+                value = each.op.numpy(*(done[o] for o in each.operands), **attrs)
+                # A place made of numbers that stand for others may lie outside.
+                done[each] = np.zeros_like(value) if is_place(each) else value
     return tuple(np.shape(done[node]))

@@ -80,13 +80,23 @@ def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = "drawn"
     return Sample(label, {slot.name: _fill(slot, generator) for slot in slots}, numbers)
 
 
-def on_edges(slots: Sequence[Slot], numbers: Mapping[str, Any], values: Sequence[float]) -> Sample:
-    """Return the first float tensor but the cotangents on edge values, the others drawn."""
+def on_edges(
+    slots: Sequence[Slot], numbers: Mapping[str, Any], values: Sequence[float], distinct: bool
+) -> Sample:
+    """Return the first float tensor but the cotangents on edge values, the others drawn.
+
+    Args:
+        distinct: no two of its elements are equal.
+    """
     sample = draw(slots, numbers, "edges")
     arrays = dict(sample.arrays)
     for slot in slots:
         if is_float(arrays[slot.name]) and not slot.name.startswith("grad_out"):
             flat = np.resize(np.array(values), math.prod(slot.shape))
+            if distinct:
+                once = [value for value in values if value or not np.signbit(value)]
+                flat = np.array(arrays[slot.name], np.float64).ravel()
+                flat[: len(once)] = once[: len(flat)]
             arrays[slot.name] = flat.reshape(slot.shape).astype(as_numpy_dtype(slot.dtype))
             break
     return Sample("on edges", arrays, numbers)

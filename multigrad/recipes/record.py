@@ -37,6 +37,7 @@ from ..tracing import xp_all as xp
 from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
+from .again import check_draws, check_memory, check_tensors
 
 Tensor = Any
 # What is being captured, from the outside in: a capture that needs itself would never end.
@@ -57,7 +58,7 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
     own = (recipe, layout.key, tuple(facts.items()))
     if any(own == other for other in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
-        raise NotCaptured(TraceError(message))
+        raise AppliesItself(TraceError(message))
     reset = _in_progress.set((*_in_progress.get(), own))
     try:
         with intercepting(), reading() as found:
@@ -73,40 +74,25 @@ def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Va
     """Record once; again where something may have come from outside of the arguments."""
     recording = _Recording(recipe, layout, facts)
     variant = recording.run_asking()
-    moved = recording.trace.witness.moved
-    if (
-        moved
-        or recording.trace.lifted
-        or has_number_from_elsewhere(recording.graphs, recording.trace, _statics(layout))
-    ):
-        again = _Recording(recipe, layout, recording.trace.facts)
+    trace = recording.trace
+    if trace.asks_for_memory:
+        check_memory(recipe.name, variant, _Recording(recipe, layout, trace.facts))
+    is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
+    if trace.witness.moved or trace.lifted or is_suspect:
+        again = _Recording(recipe, layout, trace.facts)
         other = again.run_asking()
-        first, second = recording.trace.lifted, again.trace.lifted
-        if any(a is b for a in first for b in second):
-            raise NotCaptured(
-                recording.trace.error(
-                    "reads a tensor from outside of it, which may change between calls. Pass it "
-                    "as an argument, or make it a NumPy array, whose values are taken once"
-                )
-            )
-        pairs = (
-            (variant.graphs.forward, other.graphs.forward),
-            (variant.graphs.backward, other.graphs.backward),
-        )
-        drew = moved and again.trace.witness.moved  # not another thread, which draws once
-        if drew or any(a.outputs != b.outputs for a, b in pairs):
-            raise NotCaptured(
-                TraceError(
-                    f"function {recipe.name!r} gives another graph each time: it draws a number, "
-                    "or reads one that changes. Draw with xp.rand_like(x), or pass the number as "
-                    "an argument"
-                )
-            )
+        check_tensors(trace, again.trace)
+        drew = trace.witness.moved and again.trace.witness.moved
+        check_draws(recipe.name, variant, other, drew=drew)
     return variant
 
 
 def _statics(layout: Layout) -> dict[str, Any]:
     return {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
+
+
+class AppliesItself(NotCaptured):
+    """It applies itself to arguments like those for which it is being captured."""
 
 
 class _Recording:
@@ -147,6 +133,7 @@ class _Recording:
                     )
                 )
         flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        self.check_notes(flat)
         fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
@@ -186,7 +173,7 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not trace.lost_gradient,
         ).without_calls()
-        return Variant(graphs, layout, outputs, fixed, dict(self.facts))
+        return Variant(graphs, layout, outputs, fixed, dict(self.facts), lacks=trace.lacks)
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return what stands for a leaf while it is recorded."""
@@ -225,6 +212,13 @@ class _Recording:
                 f"returns a {type(output).__name__} that it did not compute from its arguments"
             )
         )
+
+    def check_notes(self, outputs: list[Any]) -> None:
+        """Refuse what is noted on a tensor that the caller gets."""
+        for name in (name for each in outputs if isinstance(each, V) for name in each.notes or ()):
+            raise NotCaptured(
+                self.trace.error(f"returns a tensor with an attribute {name!r}, which no graph has")
+            )
 
     def number(self, value: Value) -> Value:
         """Return a computed number as a tensor."""
@@ -271,6 +265,7 @@ class _Recording:
         asked = questions.count()
         try:
             with written_in(self.trace, self.trace.latest):
+                self.trace.in_backward = True
                 returned = self.attempt(lambda: pull(upstream))
         except NeedsConcrete as need:  # a cotangent has the shape of its output
             questions.forget(asked)

@@ -178,6 +178,15 @@ def undoing(forward: Op) -> Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...
     return lambda x, attrs: (apply(forward, x * x, **attrs), x)
 
 
+def order(x: Tensor, attrs: dict[str, Any]) -> Tensor:
+    return xp.argsort(x, attrs["axis"])
+
+
+def undone_at(x: Tensor, axis: int) -> tuple[Tensor, ...]:
+    places = xp.argmax(x, axis, keepdims=True)
+    return xp.take_at(x * x, places, axis), places, x
+
+
 # Operands that depend on each other.
 OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.MATMUL: lambda x, attrs: (x, xp.swapaxes(bases(x)[1], 0, 1)),
@@ -191,13 +200,19 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.UNTAKE: undoing(ops.TAKE),
     ops.UNTILE: undoing(ops.TILE),
     ops.UNREPEAT: undoing(ops.REPEAT),
+    ops.TAKE_ALONG: lambda x, attrs: (x, order(x, attrs)),
+    ops.UNTAKE_ALONG: lambda x, attrs: (x * x, order(x, attrs), x),
+    ops.TAKE_AT: lambda x, attrs: (x, xp.argmax(x, attrs["axis"], keepdims=True)),
+    ops.UNTAKE_AT: lambda x, attrs: undone_at(x, **attrs),
+    ops.LAST_PUT: lambda x, attrs: (order(x, attrs), x),
     ops.PART: lambda x, attrs: (xp.concatenate([x, x * x], axis=attrs["axis"]), x, 1),
     ops.UNPART: lambda x, attrs: (x, xp.concatenate([x, x], axis=attrs["axis"]), 1),
 }
 # Over nothing frameworks raise their own errors, or give an infinity.
 NEED_ELEMENTS = (
     ops.MEDIAN, ops.QUANTILE, ops.ARGMAX_MASK, ops.ARGMIN_MASK, ops.TOP_K_MASK,
-    ops.QUANTILE_WEIGHTS,
+    ops.QUANTILE_WEIGHTS, ops.ARGMAX, ops.ARGMIN, ops.ARGSORT, ops.TAKE_ALONG, ops.UNTAKE_ALONG,
+    ops.LAST_PUT, ops.TAKE_AT, ops.UNTAKE_AT,
 )  # fmt: skip
 # Attributes that depend on each other.
 ATTRS: dict[Op, Sequence[dict[str, Any]]] = {

@@ -12,7 +12,9 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import Node, walk
+from ..ir.types import is_float
 from ..passes.facts import needed_shapes, shape_fact
+from .assertions import expected_by_assert
 from .coercion import NeedsConcrete
 
 STANDARD = sysconfig.get_path("stdlib")
@@ -39,6 +41,55 @@ def is_asked_by(codes: set[CodeType]) -> bool:
     return False
 
 
+def place_of(trace: Any) -> str:
+    """Return on which kind of device a function's tensors lie, a fact of its capture; of a rule
+    there is one capture for all.
+    """
+    if trace.kind == "rule":
+        raise trace.error(
+            "looks at the device of a tensor, which one graph for all devices does not know"
+        )
+    if "device_type" not in trace.facts:
+        raise NeedsConcrete("device_type")
+    return trace.facts["device_type"]
+
+
+def gradient_of(value: Any) -> bool:
+    """Return whether a tensor asks for a gradient: an argument by a fact, what forward computes by
+    no means.
+    """
+    trace, node = value.trace, value.node
+    if trace.kind == "rule" or (trace.in_backward and node.op is not ops.INPUT):
+        raise trace.error(
+            "asks whether a tensor that it computed requires a gradient, which is autograd's"
+        )
+    if node.op is not ops.INPUT or not is_float(node.type):
+        return False
+    name = node.attr("name")
+    if trace.in_backward and name.startswith("grad_out"):
+        raise trace.error(
+            "asks whether the gradient itself requires one, which is known when it runs only"
+        )
+    return needs_gradient(trace, (name,))[0]
+
+
+def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
+    """Return of a function's float tensors which ask for a gradient, a fact of its capture."""
+    facts = [f"gradient:{name}" for name in names]
+    missing = [fact for fact in facts if fact not in trace.facts]
+    if missing:
+        raise NeedsConcrete(*missing)
+    return tuple(trace.facts[fact] for fact in facts)
+
+
+def is_dense(value: Any) -> bool:
+    """Return whether a tensor lies in memory in order, which no value shows: what was asked that is
+    recorded both ways, and must be the same.
+    """
+    value.trace.asks_for_memory = True
+    return value.trace.is_dense
+
+
 class Answers:
     """The protocols of a symbolic value, except for arithmetic."""
 
@@ -47,6 +98,13 @@ class Answers:
     trace: Any  # the Trace that it belongs to
 
     def __bool__(self) -> bool:
+        if self.node.type.kind == "tensor" and self.trace.kind != "rule":
+            frame = sys._getframe(1)
+            if any(frame.f_code is own for own in self.trace.codes):
+                expected = expected_by_assert(frame)
+                if expected is not None:
+                    self.trace.lacks = "what it asserts of values"
+                    return expected
         return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
 
     def __float__(self) -> float:

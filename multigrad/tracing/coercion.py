@@ -13,7 +13,7 @@ from .. import ops
 from ..ir.graph import Node, make_node
 from ..ir.op import Op
 from ..ir.questions import note
-from ..ir.types import BOOL, INT32, INTEGERS, SCALAR_SHAPE, T, Type, is_float
+from ..ir.types import BOOL, INT32, INT64, INTEGERS, SCALAR_SHAPE, T, Type, is_float
 from .constants import array_node
 
 
@@ -42,6 +42,9 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
         if op is ops.FULL_LIKE and nodes[1].type.shape != SCALAR_SHAPE:
             raise TypeError(f"it fills with one number, not {nodes[1].type}")
         return nodes
+    if op.coerce == "indices":
+        at = op.operands.index("indices")
+        return [*nodes[:at], _places(nodes[at]), *nodes[at + 1 :]]
     if op.coerce == "bool":
         for node in nodes:
             if node.type.dtype != "bool":
@@ -72,6 +75,18 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
     return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE))
 
 
+def _places(node: Node) -> Node:
+    """Return integers as the places that they are.
+
+    Raises:
+        TypeError: they are no integers.
+    """
+    is_array = _is_integer_array(node)
+    if node.type.kind != "tensor" or not (is_array or node.type.dtype in INTEGERS):
+        raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
+    return node if node.type.dtype == INT64 else cast_node(node, INT64)
+
+
 def _unify(op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool) -> list[Node]:
     """Cast bool and integer tensors to the float dtype of the others: one dtype remains."""
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
@@ -86,8 +101,8 @@ def _unify(op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool
         target = floats[names.index(widest)] if widest in names else widest
     else:
         target = floats[0] if floats else T
-    if not floats and op.integer:
-        target = _integers(nodes) or target
+    if not floats and op.integer and (own := _integers(nodes)):
+        target = own if op.integer is True else op.integer
     return _in_dtype(nodes, target)
 
 

@@ -20,7 +20,7 @@ from ..errors import TraceError
 from ..ir.graph import Location, Node, make_node
 from ..ir.op import Op
 from ..ir.questions import note
-from ..ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, KEY, T, Type, dtype_name
+from ..ir.types import BOOL, FLOATS, INTEGERS, KEY, T, Type, dtype_name
 from ..ir.wording import WORDS
 from ..passes.bools import on_bools
 from ..passes.scalars import constant, on_numbers
@@ -62,6 +62,7 @@ class Trace:
         self.words = WORDS[kind]
         self.namespace = namespace
         self.lifted: list[Any] = []
+        self.sources: dict[int, Any] = {}  # by id: the facts about tensors from outside
         self.name = name
         self.facts = dict(facts or {})
         self.value_class = value_class or Value
@@ -76,6 +77,10 @@ class Trace:
         self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
         self.latest: tuple[str, ...] = ()  # the same of the function that ran last
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
+        self.in_backward = False
+        self.is_dense = True  # what a tensor says that is asked how it lies in memory
+        self.asks_for_memory = False  # it was asked
+        self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self._like: Node | None = None
 
@@ -148,7 +153,8 @@ def infix(op: Op, logic: Op | None = None) -> tuple[Any, Any]:
 class Value(Answers):
     """A symbolic value: a node of the graph under construction. It holds no numbers."""
 
-    __slots__ = ("__weakref__", "base", "is_certain", "node", "trace", "views")
+    __slots__ = ("__weakref__", "base", "is_certain", "node", "notes", "trace", "views")
+    is_number = False  # that it stands for a Python number, though it is a tensor here
     __hash__ = Answers.__hash__
 
     def __init__(self, trace: Trace, node: Node) -> None:
@@ -157,6 +163,7 @@ class Value(Answers):
         self.base: Value | None = None  # what this is a view of
         self.is_certain = True  # that it is a view: a library may have made a copy
         self.views: list[weakref.ref[Value]] = []
+        self.notes: dict[str, Any] | None = None  # attributes that the user's code has set
 
     def __round__(self, digits: int | None = None) -> Any:
         if not digits:
@@ -291,8 +298,7 @@ def lift(trace: Trace, operand: Any) -> Node:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """x in another dtype: bool, int32, float16, bfloat16, float32, float64, or that of a symbolic
-    value.
+    """x in another dtype: bool, int32, int64, a float one, or that of a symbolic value.
 
     A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
     `mask.float()` does not tie a rule to float32.
@@ -312,13 +318,12 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if name == BOOL:
         return apply(ops.NE, x, 0)
-    widens = name == INT64 and own.dtype in (BOOL, *INTEGERS)
-    if name not in (T, INT32, *FLOATS) and not widens:
+    if name not in (T, *INTEGERS, *FLOATS):
         advice = "Cast to one of these"
         if name.startswith(("complex", "cfloat", "cdouble")):
             advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
         raise x.trace.error(
-            f"casts to {name}: rules compute in bool, int32 and float dtypes. {advice}"
+            f"casts to {name}: rules compute in bool, int32, int64 and float dtypes. {advice}"
         )
     result = apply(ops.CAST, x, dtype=name)
     # Perhaps its own, which makes no copy.

@@ -14,22 +14,23 @@ from .trace import apply
 Tensor = Any
 
 __all__ = [
-    "abs", "acos", "acosh", "add", "all", "any", "argmax_mask", "argmin_mask", "asin", "asinh",
-    "atan", "atan2", "atanh", "bitwise_left_shift", "bitwise_right_shift", "cbrt", "ceil", "celu",
-    "copysign", "cos", "cosh", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "deg2rad",
-    "digamma", "divide", "elu", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims",
-    "expm1", "flip", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gelu", "glu",
-    "greater", "greater_equal", "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh",
-    "heaviside", "hypot", "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal",
-    "lgamma", "log", "log1p", "log2", "log10", "log_ndtr", "log_sigmoid", "log_softmax",
-    "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "logsumexp", "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis",
-    "multiply", "ndtr", "ndtri", "negative", "not_equal", "prod", "rad2deg", "reciprocal", "relu",
-    "relu6", "remainder", "reshape_like", "round", "rsqrt", "selu", "sigmoid", "sign", "signbit",
-    "silu", "sin", "sinc", "sinh", "soft_shrink", "soft_sign", "softmax", "softplus", "sort",
-    "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "std",
-    "stop_gradient", "subtract", "sum", "sum_to", "swapaxes", "tan", "tanh", "tanh_shrink",
-    "threshold", "trunc", "var", "where", "xlog1py", "xlogy",
+    "abs", "acos", "acosh", "add", "all", "any", "argmax", "argmax_mask", "argmin", "argmin_mask",
+    "argsort", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_left_shift",
+    "bitwise_right_shift", "cbrt", "ceil", "celu", "copysign", "cos", "cosh", "count_nonzero",
+    "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "digamma", "divide", "elu", "equal", "erf",
+    "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm1", "flip", "floor", "floor_divide",
+    "fmax", "fmin", "fmod", "frac", "gelu", "glu", "greater", "greater_equal", "hard_shrink",
+    "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot", "isfinite", "isinf", "isnan",
+    "leaky_relu", "lerp", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10",
+    "log_ndtr", "log_sigmoid", "log_softmax", "logaddexp", "logcumsumexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "matmul", "max", "maximum",
+    "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply", "ndtr", "ndtri", "negative",
+    "not_equal", "prod", "rad2deg", "reciprocal", "relu", "relu6", "remainder", "reshape_like",
+    "round", "rsqrt", "selu", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh",
+    "soft_shrink", "soft_sign", "softmax", "softplus", "sort", "sparse_plus", "sparse_sigmoid",
+    "sqrt", "square", "squareplus", "squeeze", "std", "stop_gradient", "subtract", "sum", "sum_to",
+    "swapaxes", "tan", "tanh", "tanh_shrink", "threshold", "trunc", "var", "where", "xlog1py",
+    "xlogy",
 ]  # fmt: skip
 
 
@@ -701,6 +702,25 @@ def argmax_mask(x: Tensor, axis: int | None = None) -> Tensor:
 def argmin_mask(x: Tensor, axis: int | None = None) -> Tensor:
     """True at the first of the smallest, along an axis or of all; NaN is smaller."""
     return apply(ops.ARGMIN_MASK, x, axis=None if axis is None else one_axis(x, axis))
+
+
+def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The place of the first of the largest; NaN is larger."""
+    return apply(
+        ops.ARGMAX, x, axis=None if axis is None else one_axis(x, axis), keepdims=bool(keepdims)
+    )
+
+
+def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The place of the first of the smallest; NaN is smaller."""
+    return apply(
+        ops.ARGMIN, x, axis=None if axis is None else one_axis(x, axis), keepdims=bool(keepdims)
+    )
+
+
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """The places that sort x along an axis, stable; NaN is larger than every number."""
+    return apply(ops.ARGSORT, x, axis=one_axis(x, axis), descending=bool(descending))
 
 
 def median(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:

@@ -12,14 +12,14 @@ from typing import Any
 from .. import ops
 from .axes import Axis, axes_of, one_axis
 from .trace import Value, apply
-from .xp_ops import squeeze, swapaxes
+from .xp_ops import swapaxes
 
 Tensor = Any
 Pairs = Any  # an int, or a sequence of ints and of pairs of ints
 
 __all__ = [
     "concat", "concatenate", "getitem", "matrix_transpose", "pad", "permute_dims", "repeat",
-    "reshape", "roll", "stack", "take", "tile", "tril", "triu",
+    "reshape", "roll", "stack", "tile", "tril", "triu",
 ]  # fmt: skip
 
 
@@ -94,17 +94,6 @@ def _static_item(item: Any) -> Any:
     if isinstance(item, tuple | list) or getattr(item, "ndim", 0):
         raise TypeError("it indexes by several numbers at once; use xp.take(x, indices, axis)")
     return integer(item)  # type: ignore[arg-type]
-
-
-def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    """The elements at static indices along an axis (None: of x made flat)."""
-    at = indices.tolist() if hasattr(indices, "tolist") else indices
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    if any(isinstance(i, bool) for i in (at if isinstance(at, tuple | list) else [at])):
-        raise TypeError("its indices are bools; use xp.where(condition, tensor, 0.0)")
-    taken = apply(ops.TAKE, x, indices=_integers(at), axis=one_axis(x, axis))
-    return taken if isinstance(at, tuple | list) else squeeze(taken, axis)
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:

@@ -13,8 +13,9 @@ from .trace import apply
 Tensor = Any
 
 __all__ = [
-    "discounted_sum", "half", "hold", "matmul_left", "matmul_right", "part", "quantile_weights",
-    "setitem", "sort_like", "unhold", "unpart", "unrepeat", "unsort", "untake", "untile",
+    "discounted_sum", "half", "hold", "last_put", "matmul_left", "matmul_right", "part",
+    "quantile_weights", "setitem", "sort_like", "take_along", "take_at", "unhold", "unpart",
+    "unrepeat", "unsort", "untake", "untake_along", "untake_at", "untile",
 ]  # fmt: skip
 
 
@@ -86,6 +87,31 @@ def sort_like(values: Tensor, x: Tensor, axis: Any, descending: Any) -> Tensor:
 def unsort(values: Tensor, x: Tensor, axis: Any, descending: Any) -> Tensor:
     """Values in the order of sorted x, put back."""
     return apply(ops.UNSORT, values, x, axis=axis, descending=descending)
+
+
+def take_along(x: Tensor, indices: Tensor, axis: Any) -> Tensor:
+    """The elements of x at places along an axis, each row by its own."""
+    return apply(ops.TAKE_ALONG, x, indices, axis=axis)
+
+
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, axis: Any) -> Tensor:
+    """Zeros in the shape of `like`, x added at places along an axis, each row by its own."""
+    return apply(ops.UNTAKE_ALONG, x, indices, like, axis=axis)
+
+
+def take_at(x: Tensor, indices: Tensor, axis: Any) -> Tensor:
+    """The slices of x at places along an axis, which becomes those of the indices."""
+    return apply(ops.TAKE_AT, x, indices, axis=axis)
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, axis: Any) -> Tensor:
+    """Zeros in the shape of `like`, slices of x added at places along an axis."""
+    return apply(ops.UNTAKE_AT, x, indices, like, axis=axis)
+
+
+def last_put(indices: Tensor, like: Tensor, axis: Any) -> Tensor:
+    """For each place of `like` along an axis, where it stands last among indices; -1: nowhere."""
+    return apply(ops.LAST_PUT, indices, like, axis=axis)
 
 
 def quantile_weights(x: Tensor, q: Any, axis: Any) -> Tensor:

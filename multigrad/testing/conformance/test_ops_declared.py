@@ -77,8 +77,8 @@ def meaning(backend: Any, case: Case, operands: list[Any], dtype: Any) -> Bounde
     name = case.row.in_xp
     given = [known(x) if isinstance(x, np.ndarray) else number(x, dtype) for x in operands]
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        kind = case.meaning(*(x.value for x in given)).dtype
-        result = dtype if kind.kind == "f" else np.dtype(bool if kind == bool else np.int32)
+        kind = np.asarray(case.meaning(*operands)).dtype
+        result = kind if kind.kind in "bi" else dtype
         ulps = allowed(backend.name, name, "value", dtype)
         bounded = by_meaning(case.row, given, case.attrs, result, ulps)
         error = bounded.error

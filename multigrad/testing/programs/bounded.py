@@ -19,7 +19,9 @@ from ..oracles import FLOAT32, FLOAT64, finfo, slack
 
 Array = Any
 Function = Callable[..., Array]
-BOOL, INT32 = np.dtype(bool), np.dtype(np.int32)
+BOOL, INT32, INT64 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
+INTEGERS = (INT32, INT64)
+EXACT = (BOOL, *INTEGERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ class Bounded:
 def known(array: Array) -> Bounded:
     """An array of numbers that are exact. Subnormal ones may be taken for zero."""
     dtype = np.asarray(array).dtype
-    if dtype in (BOOL, INT32):
+    if dtype in EXACT:
         return Bounded(
             np.asarray(array, bool if dtype == BOOL else np.int64), np.zeros(np.shape(array)), dtype
         )
@@ -101,8 +103,8 @@ def as_dtype(x: Bounded, dtype: Any) -> Bounded:
     """
     if x.dtype == dtype and not x.weak:
         return Bounded(x.value, x.error, dtype, x.signed)
-    if dtype in (BOOL, INT32) or x.dtype == BOOL:  # a weak integer is rounded below
-        value = np.asarray(x.value).astype(np.int64 if dtype == INT32 else np.float64)
+    if dtype in EXACT or x.dtype == BOOL:  # a weak integer is rounded below
+        value = np.asarray(x.value).astype(np.int64 if dtype in INTEGERS else np.float64)
         doubt = np.asarray(x.error)
         return Bounded(value, doubt if x.dtype != BOOL else np.where(doubt > 0, 1.0, 0.0), dtype)
     wide = np.asarray(x.value).astype(np.float64)
@@ -123,7 +125,7 @@ def settle(
         ulps: eps of `scale` (None: of the value) that the operation itself may be off.
         kernel: a function whose zeros may have underflowed.
     """
-    if dtype in (BOOL, INT32):
+    if dtype in EXACT:
         return Bounded(value, np.asarray(error, np.float64), dtype)
     value, error = np.asarray(value, np.float64), np.asarray(error, np.float64)
     top, eps = float(finfo(dtype).max), float(finfo(dtype).eps)
@@ -216,7 +218,7 @@ def widened(x: Bounded) -> Bounded:
 
 def way(dtype: Any) -> Any:
     """The dtype that a composite function computes in."""
-    return FLOAT32 if dtype not in (BOOL, INT32) and np.dtype(dtype).itemsize == 2 else dtype
+    return FLOAT32 if dtype not in EXACT and np.dtype(dtype).itemsize == 2 else dtype
 
 
 def narrowed(x: Bounded, dtype: Any) -> Bounded:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from multigrad import ops
 from multigrad.ir.graph import Node, make_node
 from multigrad.ir.op import Op
-from multigrad.ir.types import BOOL, INT32, T, is_float
+from multigrad.ir.types import BOOL, T, is_float
+from multigrad.ir.types import INTEGERS as WHOLE
 from multigrad.ops.properties import Domain
 from multigrad.passes.scalars import constant
 from multigrad.tracing.coercion import coerce
@@ -63,10 +64,23 @@ class Builder:
         )
 
     def integers(self, fits: Callable[[Node], bool] = lambda node: True) -> Node:
-        whole = self.tensors(lambda n: n.type.dtype == INT32 and fits(n))
+        whole = self.tensors(lambda n: n.type.dtype in WHOLE and fits(n))
         if whole and self.draw(st.booleans()):
             return self.pick(whole)
-        return self.apply(ops.CAST, self.float_tensor(fits), dtype=INT32)
+        dtype = self.draw(st.sampled_from(WHOLE))
+        return self.apply(ops.CAST, self.float_tensor(fits), dtype=dtype)
+
+    def places(self, x: Node, axis: int) -> Node:
+        """Places along an axis of x, in the other axes as long as x."""
+        ways = [ops.ARGSORT, ops.ARGMAX, ops.ARGMIN, ops.REMAINDER]
+        way = self.draw(st.sampled_from(ways))
+        other = self.float_tensor(self.same_shape(x))
+        if way is ops.REMAINDER:
+            number = self.apply(ops.CAST, other, dtype=self.draw(st.sampled_from(WHOLE)))
+            length = self.shape(x)[axis] if self.shape(x) else 1
+            return self.apply(way, number, constant(length))
+        attrs = {"descending": self.draw(st.booleans())} if way is ops.ARGSORT else {}
+        return self.apply(way, other, axis=axis, **(attrs or {"keepdims": True}))
 
     def inside(self, domain: Domain, x: Node) -> Node:
         """Take a tensor into an interval."""

@@ -177,13 +177,36 @@ def make_fold_in(build: Builder, op: Op) -> Node:
     )
 
 
+def make_take(build: Builder, op: Op) -> Node:
+    x = build.any_tensor(lambda n: op is ops.TAKE_ALONG or len(build.shape(n)) > 0)
+    axis = build.attrs(op, x)["axis"]
+    return build.apply(op, x, build.places(x, axis), axis=axis)
+
+
+def make_untake(build: Builder, op: Op) -> Node:
+    like = build.float_tensor(lambda n: op is ops.UNTAKE_ALONG or len(build.shape(n)) > 0)
+    axis = build.attrs(op, like)["axis"]
+    indices = build.places(like, axis)
+    other = build.float_tensor(build.same_shape(like))
+    taken = ops.TAKE_ALONG if op is ops.UNTAKE_ALONG else ops.TAKE_AT
+    return build.apply(op, build.apply(taken, other, indices, axis=axis), indices, like, axis=axis)
+
+
+def make_last_put(build: Builder, op: Op) -> Node:
+    like = build.any_tensor()
+    axis = build.attrs(op, like)["axis"]
+    return build.apply(op, build.places(like, axis), like, axis=axis)
+
+
 RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
     ops.SETITEM: undoing(ops.GETITEM), ops.UNTAKE: undoing(ops.TAKE), ops.UNTILE: undoing(ops.TILE),
     ops.UNREPEAT: undoing(ops.REPEAT), ops.RESHAPE_LIKE: make_reshape_like, ops.SUM_TO: make_sum_to,
     ops.BROADCAST_TO: make_broadcast_to, ops.MATMUL: make_matmul, ops.MATMUL_LEFT: make_matmul_left,
     ops.MATMUL_RIGHT: make_matmul_right, ops.PART: make_part, ops.UNPART: make_unpart,
     ops.DIM: make_length, ops.SIZE: make_length, ops.FOLD_IN: make_fold_in,
-    ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array,
+    ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array, ops.TAKE_ALONG: make_take,
+    ops.TAKE_AT: make_take, ops.UNTAKE_ALONG: make_untake, ops.UNTAKE_AT: make_untake,
+    ops.LAST_PUT: make_last_put,
 }  # fmt: skip
 
 

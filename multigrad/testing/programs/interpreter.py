@@ -18,14 +18,31 @@ from multigrad.ir.graph import Graph, Node
 from multigrad.ir.types import T
 
 from .. import oracles
-from . import arrays, elementwise, ordering, selection, shapes
-from .bounded import BOOL, INT32, Bounded, as_dtype, known, meet, narrowed, number, widened
+from . import arrays, elementwise, indices, ordering, selection, shapes
+from .bounded import (
+    BOOL,
+    INT32,
+    INT64,
+    INTEGERS,
+    Bounded,
+    as_dtype,
+    known,
+    meet,
+    narrowed,
+    number,
+    widened,
+)
 from .meaning import by_meaning
 from .regrouping import regrouped, taken_back
 
-DTYPES = {"bool": BOOL, "int32": INT32, **{dtype.name: dtype for dtype in oracles.DTYPES}}
-WIDE = arrays.WIDE | ordering.WIDE
-ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS  # these take numbers as they are
+DTYPES = {
+    "bool": BOOL,
+    "int32": INT32,
+    "int64": INT64,
+    **{dtype.name: dtype for dtype in oracles.DTYPES},
+}
+WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE
+ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS | indices.ROWS  # these take numbers as they are
 
 
 def interpret(
@@ -103,8 +120,10 @@ def evaluate_tensor(node: Node, operands: tuple[Any, ...], result: Any, backend:
         return selection.MASKS[name](*operands)
     if name in selection.SPECIAL:
         return selection.SPECIAL[name](*operands, **attrs)
-    if result == INT32 and name in selection.INTEGER:
-        return selection.evaluate_integers(name, operands)
+    if result in INTEGERS and name in indices.ELEMENTWISE:
+        return indices.evaluate(name, operands, result)
+    if result in INTEGERS and name in indices.REDUCTIONS:
+        return indices.REDUCTIONS[name](*operands, **attrs)
     if name in WIDE:
         return narrowed(WIDE[name](*map(widened, operands), **attrs), result)
     if name in elementwise.KERNELS:

@@ -18,7 +18,7 @@ from multigrad.ops.results import PER_ELEMENT
 
 from ..differences import DESIGNED
 from ..oracles import finfo
-from .bounded import BOOL, INT32, Bounded, Function, difference, settle, way
+from .bounded import BOOL, EXACT, INTEGERS, Bounded, Function, difference, settle, way
 
 Array = Any
 Moves = list[tuple[Array, Array]]  # other values of an operand, and a mask of where they may stand
@@ -46,12 +46,12 @@ def by_meaning(
         return np.asarray(op.numpy(*arrays, **numbers))
 
     # Integers wrap around, so they are computed as what they are.
-    arrays = [np.asarray(x.value, np.int32 if dtype == INT32 else None) for x in operands]
+    arrays = [np.asarray(x.value, integer_of(x, dtype)) for x in operands]
     value = function(*arrays)
     seen = as_numbers(function)
     error = wandering(seen, arrays, [moves_of(x) for x in operands], whole)
     lost = wandering(seen, arrays, [stand_ins(x) for x in operands], whole) > 0
-    if dtype in (BOOL, INT32):
+    if dtype in EXACT:
         worst = 1.0 if dtype == BOOL else np.inf
         return Bounded(value, np.where(lost | (error > 0), worst, 0.0), dtype)
     condition = wandering(seen, arrays, [steps_of(x) for x in operands], whole) / STEP
@@ -65,9 +65,16 @@ def by_meaning(
     return Bounded(result.value, np.where(lost, np.inf, result.error), dtype, result.signed)
 
 
+def integer_of(x: Bounded, dtype: Any) -> Any:
+    """The dtype that an operand has as an array; None: that of its value."""
+    if x.dtype not in INTEGERS:
+        return None
+    return dtype if dtype in INTEGERS else None if x.weak else x.dtype
+
+
 def is_rounded(op: Op, name: str, dtype: Any) -> bool:
     """Return whether an attribute meets the tensor as a number of its dtype."""
-    return op.attrs[name].legal is is_number and dtype not in (BOOL, INT32)
+    return op.attrs[name].legal is is_number and dtype not in EXACT
 
 
 def as_numbers(function: Function) -> Function:
@@ -100,7 +107,7 @@ def stand_ins(x: Bounded) -> Moves:
 
 def steps_of(x: Bounded) -> Moves:
     """A small step up and down, relative to the element."""
-    if x.dtype in (BOOL, INT32):
+    if x.dtype in EXACT:
         return []
     inside = np.isfinite(x.value) & (x.value != 0)
     return [(x.value * (1 + STEP), inside), (x.value * (1 - STEP), inside)]

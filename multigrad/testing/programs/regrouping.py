@@ -18,7 +18,7 @@ from multigrad import ops
 from multigrad.ir.graph import Node
 
 from ..oracles import finfo, slack
-from .bounded import BOOL, INT32, Bounded, unknown_where
+from .bounded import EXACT, Bounded, unknown_where
 from .elementwise import KERNELS
 
 
@@ -26,7 +26,7 @@ def taken_back(node: Node, operands: tuple[Any, ...], result: Any) -> Any:
     """A result as later ops see it: an infinity that was made of finite numbers may not be one
     there, nor the zero of an exponential.
     """
-    if node.op.name not in KERNELS or result.dtype in (BOOL, INT32):
+    if node.op.name not in KERNELS or result.dtype in EXACT:
         return result
     finite = functools.reduce(np.logical_and, [np.isfinite(x.value) for x in operands])
     out = np.isinf(result.value) | ((node.op is ops.EXP) & (result.value == 0))

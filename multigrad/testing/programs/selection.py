@@ -10,7 +10,9 @@ import numpy as np
 from ..oracles import finfo
 from .bounded import (
     BOOL,
+    EXACT,
     INT32,
+    INTEGERS,
     Bounded,
     Function,
     as_dtype,
@@ -63,42 +65,12 @@ def classification(function: Function, sign_of_zero: bool = False) -> Function:
     return classify
 
 
-def wrap(value: Array) -> Array:
-    return (np.asarray(value).astype(np.int64) + 2**31) % 2**32 - 2**31
-
-
-def shift_left(a: Array, b: Array) -> Array:
-    inside = (b >= 0) & (b < 32)
-    return np.where(inside, a << np.where(inside, b, 0), 0)
-
-
-def shift_right(a: Array, b: Array) -> Array:
-    return a >> np.where((b >= 0) & (b < 32), b, 31)
-
-
-INTEGER: dict[str, Function] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
-    "maximum": np.maximum, "minimum": np.minimum, "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor, "bitwise_invert": np.bitwise_not,
-    "bitwise_left_shift": shift_left, "bitwise_right_shift": shift_right,
-}  # fmt: skip
-
-
-def evaluate_integers(name: str, operands: tuple[Bounded, ...]) -> Bounded:
-    """Integers wrap around; what roundings decide is not known at all."""
-    value = wrap(INTEGER[name](*(np.asarray(x.value).astype(np.int64) for x in operands)))
-    lost = np.zeros(np.shape(value), bool)
-    for x in operands:
-        lost = lost | (x.error > 0)
-    return Bounded(value, np.where(lost, np.inf, 0.0), INT32)
-
-
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     return choose(condition, a, b)
 
 
 def cast(x: Bounded, dtype: Any) -> Bounded:
-    if dtype != INT32 or x.dtype in (BOOL, INT32):
+    if dtype not in INTEGERS or x.dtype in EXACT:
         return as_dtype(x, dtype)
 
     def truncate(array: Array) -> Array:
@@ -107,7 +79,8 @@ def cast(x: Bounded, dtype: Any) -> Bounded:
 
     value = truncate(x.value)
     error = np.maximum(difference(truncate(x.low), value), difference(truncate(x.high), value))
-    return Bounded(value.astype(np.int64), np.where(x.lost, np.inf, error), INT32)
+    far = (dtype != INT32) & (np.abs(value) >= 2.0**31 - 1)  # JAX may have no larger ones
+    return Bounded(value.astype(np.int64), np.where(x.lost | far, np.inf, error), dtype)
 
 
 def full_like(x: Bounded, value: Bounded, dtype: Any) -> Bounded:

@@ -1,0 +1,104 @@
+"""JAX's dialect, functions that give or take integer places; see `capture.py`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multigrad.capture import extremes, places
+from multigrad.ir.types import T
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import Value, cast
+
+Tensor = Any
+
+
+def argmax(a: Tensor, axis: Any = None, out: None = None, keepdims: Any = None) -> Tensor:
+    return places.argmax(a, axis, bool(keepdims))
+
+
+def argmin(a: Tensor, axis: Any = None, out: None = None, keepdims: Any = None) -> Tensor:
+    return places.argmin(a, axis, bool(keepdims))
+
+
+def argsort(a: Tensor, axis: Any = -1, *, kind: Any = None, order: None = None,
+            stable: bool = True, descending: bool = False) -> Tensor:  # fmt: skip
+    return places.argsort(a, axis, descending)
+
+
+def take(a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: Any = None,
+         unique_indices: bool = False, indices_are_sorted: bool = False,
+         fill_value: Any = None) -> Tensor:  # fmt: skip
+    """What lies outside is an error here, which jax fills with NaN."""
+    if axis is None:
+        a, axis = xp.reshape(a, -1), 0
+    return xp.take(a, brought_inside(indices, a, axis, mode), axis)
+
+
+def brought_inside(indices: Any, x: Tensor, axis: int, mode: Any) -> Any:
+    if mode in (None, "fill", "promise_in_bounds"):
+        return indices
+    if mode not in ("clip", "wrap") or not isinstance(indices, Value):
+        raise TypeError(f"take in the mode {mode!r}")
+    length = xp.dim(x, axis)
+    return xp.clip(indices, 0, length - 1) if mode == "clip" else xp.remainder(indices, length)
+
+
+def take_along_axis(arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None,
+                    fill_value: Any = None) -> Tensor:  # fmt: skip
+    if mode not in (None, "fill", "promise_in_bounds"):
+        raise TypeError(f"take_along_axis in the mode {mode!r}")
+    return places.np_take_along_axis(arr, indices, axis)
+
+
+def put_along_axis(arr: Tensor, indices: Tensor, values: Any, axis: Any, inplace: bool = False, *,
+                   mode: Any = None) -> Tensor:  # fmt: skip
+    """Nothing is in place in jax, which asks for `inplace=False`."""
+    if axis is None or mode is not None:
+        raise TypeError("put_along_axis without an axis, or in a mode")
+    both = places.broadcast(arr, places.as_places(arr, indices), axis)
+    return xp.put_along_axis(*both, values, axis)
+
+
+def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
+    return list(extremes.topk(operand, k, axis))
+
+
+def lax_argmax(operand: Tensor, axis: int, index_dtype: Any) -> Tensor:
+    return cast(xp.argmax(operand, axis), index_dtype)
+
+
+def lax_argmin(operand: Tensor, axis: int, index_dtype: Any) -> Tensor:
+    return cast(xp.argmin(operand, axis), index_dtype)
+
+
+def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -> Tensor:
+    hot = xp.one_hot(x, operator.index(num_classes), axis)
+    return cast(hot, T if dtype is None else dtype)
+
+
+def bincount(x: Tensor, weights: Any = None, minlength: int = 0, *, length: Any = None) -> Tensor:
+    if length is None:
+        raise TypeError("bincount without a length, which depends on the values")
+    ones = xp.ones_like(cast(x, T)) if weights is None else weights
+    counts = places.segment_sum(ones, x, length)
+    return cast(counts, "int64") if weights is None else counts
+
+
+def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any = None,
+                *ignored: Any, **options: Any) -> Tensor:  # fmt: skip
+    if num_segments is None:
+        raise TypeError("segment_sum without num_segments, which depend on the values")
+    return places.segment_sum(data, segment_ids, num_segments)
+
+
+METHODS: dict[str, Any] = {"argmax": argmax, "argmin": argmin, "argsort": argsort, "take": take}
+ALIASES: dict[Any, Any] = {
+    jnp.argmax: argmax, jnp.argmin: argmin, jnp.argsort: argsort, jnp.take: take,
+    jnp.take_along_axis: take_along_axis, jnp.put_along_axis: put_along_axis,
+    jnp.bincount: bincount, jax.lax.top_k: top_k, jax.lax.argmax: lax_argmax,
+    jax.lax.argmin: lax_argmin, jax.nn.one_hot: one_hot, jax.ops.segment_sum: segment_sum,
+}  # fmt: skip

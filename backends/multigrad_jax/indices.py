@@ -1,0 +1,74 @@
+"""JAX's rows of the family of places, each function named as its op.
+
+Its integers are int32 unless int64 is switched on. What lies outside cannot raise: it is NaN where
+it is taken, as `jnp.take` has it, and dropped where it is put.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from multigrad.backend import rows_of
+
+from .elementwise import accumulated
+from .ordering import lifted, order, positions
+
+Tensor = Any
+
+
+@lifted
+def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return jnp.argmax(x, axis, keepdims=keepdims)
+
+
+@lifted
+def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return jnp.argmin(x, axis, keepdims=keepdims)
+
+
+@lifted
+def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return order(x, axis, descending)
+
+
+@lifted
+def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return jnp.take_along_axis(x, indices, axis)
+
+
+def rows(indices: Tensor, axis: int) -> Any:
+    """The index of each element, but by `indices` along an axis."""
+    places = list(jnp.indices(indices.shape, sparse=True))
+    places[axis] = indices
+    return tuple(places)
+
+
+@lifted
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    values = accumulated(x)
+    sums = jnp.zeros(like.shape, values.dtype)
+    return sums.at[rows(indices, axis)].add(values).astype(x.dtype)
+
+
+def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return jnp.take(x, indices, axis)
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    axis = axis % like.ndim
+    first = tuple(range(indices.ndim))
+    values = jnp.moveaxis(accumulated(x), tuple(axis + i for i in first), first)
+    shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
+    sums = jnp.zeros(shape, values.dtype).at[indices].add(values)
+    return jnp.moveaxis(sums, 0, axis).astype(x.dtype)
+
+
+@lifted
+def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    last = jnp.full(like.shape, -1, indices.dtype)
+    return last.at[rows(indices, axis)].max(positions(indices, axis))
+
+
+OPS = rows_of(vars())

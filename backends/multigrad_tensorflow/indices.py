@@ -1,0 +1,92 @@
+"""TensorFlow's rows of the family of places, each function named as its op.
+
+On a CPU what lies outside raises; on a GPU TensorFlow takes 0 there, and drops what is put there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from multigrad.backend import rows_of
+
+from .elementwise import accumulated
+from .ordering import gather, length_of, lifted, order, sort_key, swap_last
+from .shapes import moveaxis
+
+Tensor = Any
+
+
+@lifted
+def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return largest(x, sort_key(x), axis, keepdims)
+
+
+@lifted
+def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    key = tf.bitwise.invert(sort_key(x))
+    if x.dtype.is_floating:
+        key = tf.where(tf.math.is_nan(x), key.dtype.max, key)
+    return largest(x, key, axis, keepdims)
+
+
+def largest(x: Tensor, key: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    """The place of the first of the largest keys."""
+    if axis is None:
+        place = tf.argmax(tf.reshape(key, [-1]))
+        return tf.reshape(place, [1] * x.shape.rank) if keepdims else place
+    place = tf.argmax(key, axis)
+    return tf.expand_dims(place, axis) if keepdims else place
+
+
+@lifted
+def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return tf.cast(swap_last(order(swap_last(x, axis), descending), axis), tf.int64)
+
+
+@lifted
+def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return swap_last(gather(swap_last(x, axis), swap_last(indices, axis)), axis)
+
+
+def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return places along the last axis as places in `like` made flat, and how many it has."""
+    length = tf.cast(length_of(like), tf.int64)
+    within = tf.debugging.assert_less(indices, length, "indices lie outside")
+    with tf.control_dependencies([] if within is None else [within]):
+        flat = tf.reshape(indices, [-1, length_of(indices)])
+        starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
+    return tf.reshape(flat + starts, [-1]), tf.size(like, tf.int64)
+
+
+@lifted
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    values, like = swap_last(accumulated(x), axis), swap_last(like, axis)
+    where, count = flat_places(swap_last(indices, axis), like)
+    sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), where, count)
+    return swap_last(tf.cast(tf.reshape(sums, tf.shape(like)), x.dtype), axis)
+
+
+def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return tf.gather(x, indices, axis=axis)
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    axis = range(like.shape.rank)[axis]
+    first = tuple(range(indices.shape.rank))
+    values = moveaxis(accumulated(x), source=tuple(axis + i for i in first), destination=first)
+    sums = tf.math.unsorted_segment_sum(values, indices, length_of(like, axis))
+    return tf.cast(moveaxis(sums, source=0, destination=axis), x.dtype)
+
+
+@lifted
+def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    indices, like = swap_last(indices, axis), swap_last(like, axis)
+    where, count = flat_places(indices, like)
+    places = tf.broadcast_to(tf.range(tf.shape(indices, tf.int64)[-1]), tf.shape(indices))
+    last = tf.math.unsorted_segment_max(tf.reshape(places, [-1]), where, count)
+    return swap_last(tf.reshape(tf.maximum(last, -1), tf.shape(like)), axis)
+
+
+OPS = rows_of(vars())

@@ -1,0 +1,239 @@
+"""What torch's code asks a tensor about itself, and how it makes others like it, on symbols.
+
+What differs from call to call is a fact: where a tensor lies, whether it asks for a gradient, its
+dtype. How it lies in memory shows in no value, so that a capture is made both ways and must agree.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from multigrad.capture import arrays, methods
+from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
+from multigrad.passes.facts import needed_shapes
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.answers import gradient_of, is_dense, place_of
+from multigrad.tracing.axes import known_shape
+from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name
+
+Tensor: TypeAlias = Any
+SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+STANDS_ON = "_multigrad_device_type"  # of a tensor that stands for one in compiled code
+
+
+# --- facts about a call's tensors ----------------------------------------------------------------
+
+
+def device_type(x: torch.Tensor) -> str:
+    """Return where a tensor lies, or the one that it stands for."""
+    return getattr(x, STANDS_ON, x.device.type)
+
+
+def requires_grad(x: torch.Tensor) -> bool:
+    """Return whether a tensor asks for a gradient."""
+    return x.requires_grad
+
+
+def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
+    """Return a tensor without numbers as what stands for one that lies there."""
+    setattr(x, STANDS_ON, place)
+    return x
+
+
+# --- attributes ----------------------------------------------------------------------------------
+
+
+def lies_on(place: str) -> Callable[[Tensor], bool]:
+    """Return what says whether a tensor lies on a kind of device."""
+
+    def ask(x: Tensor) -> bool:
+        return place_of(x.trace) == place
+
+    ask.__name__ = ask.__qualname__ = f"is_{place}"
+    return ask
+
+
+def never(x: Tensor) -> bool:
+    """Tensors of these kinds are no arguments of ours."""
+    return False
+
+
+def layout(x: Tensor) -> torch.layout:
+    return torch.strided
+
+
+def itemsize(x: Tensor) -> int:
+    return element_size(x)
+
+
+ATTRIBUTES: dict[str, Callable[[Tensor], Any]] = {
+    **{f"is_{place}": lies_on(place) for place in ("cpu", "cuda", "mps", "xpu")},
+    **dict.fromkeys(("is_mkldnn", "is_nested", "is_quantized", "is_sparse"), never),
+    "itemsize": itemsize,
+    "layout": layout,
+    "requires_grad": gradient_of,
+}
+
+
+# --- methods -------------------------------------------------------------------------------------
+
+
+def element_size(x: Tensor) -> int:
+    name = dtype_name(x.node.type.dtype)
+    if name not in SIZES:
+        if "dtype" not in x.trace.facts:
+            raise NeedsConcrete("dtype")
+        name = x.trace.facts["dtype"]
+    return SIZES[name]
+
+
+def is_contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> bool:
+    if memory_format is not torch.contiguous_format:
+        raise TypeError("is_contiguous in a memory_format")
+    return is_dense(x)
+
+
+def get_device(x: Tensor) -> int:
+    if place_of(x.trace) != "cpu":
+        raise TypeError("get_device on an accelerator")
+    return -1
+
+
+def moved(place: str, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The tensor itself, where it lies there already."""
+    if place_of(x.trace) != place or args or kwargs.get("device") is not None:
+        raise TypeError(f"it moves a tensor from {place_of(x.trace)} to {place}")
+    return x
+
+
+cpu, cuda = partial(moved, "cpu"), partial(moved, "cuda")
+cpu.__name__, cuda.__name__ = "cpu", "cuda"  # type: ignore[attr-defined]
+
+
+def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
+    """Change dtype; to another kind of device nothing goes."""
+    rest = []
+    for given in (*args, device):
+        if isinstance(given, torch.device | str):
+            place = torch.device(given).type
+            if place_of(x.trace) != place:
+                raise TypeError(f"it moves a tensor from {place_of(x.trace)} to {place}")
+        elif isinstance(given, int) and not isinstance(given, bool):
+            raise TypeError(f"it moves a tensor to device {given}")
+        elif given is not None and not isinstance(given, SymbolicDevice):
+            rest.append(given)
+    return methods.to(x, *rest, dtype=dtype, **options)
+
+
+def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Cast, also to what torch calls a type of tensors: `torch.FloatTensor` or its name."""
+    if dtype is None:
+        if "dtype" not in x.trace.facts:
+            raise NeedsConcrete("dtype")
+        return torch.empty(0, dtype=x.dtype).type().replace("torch.", legacy_root(x))
+    name = legacy_name(dtype)
+    if name.endswith("Tensor") and name.startswith("torch."):
+        root, _, kind = name.rpartition(".")
+        if (root == "torch") is not (place_of(x.trace) == "cpu"):
+            raise TypeError(f"it moves a tensor from {place_of(x.trace)} by type({name})")
+        if not hasattr(torch, kind):
+            raise TypeError(f"type({name})")
+        return cast(x, getattr(torch, kind).dtype)
+    return cast(x, dtype)
+
+
+def legacy_name(dtype: Any) -> str:
+    """Return the name of what torch calls a type of tensors, "" for a dtype."""
+    if isinstance(dtype, type):
+        return f"{dtype.__module__}.{dtype.__name__}"
+    return dtype if isinstance(dtype, str) else ""
+
+
+def legacy_root(x: Tensor) -> str:
+    """Return how the name of a tensor's type begins."""
+    place = place_of(x.trace)
+    return "torch." if place == "cpu" else f"torch.{place}."
+
+
+def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
+    """A tensor of a size, whose values nobody has set, or of these numbers."""
+    (first, *rest) = args or ((),)
+    if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
+        return methods.new_full(x, first, 0.0)
+    if isinstance(first, int | Value) and not _is_tensor(first):
+        return methods.new_full(x, [first, *rest], 0.0)
+    if rest or _is_tensor(first) or not args:
+        raise TypeError("new with other values than a size or numbers")
+    return methods.new_tensor(x, first)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "tensor"
+
+
+def squeeze(x: Tensor, dim: Any = None) -> Tensor:
+    """Without the axes of length 1 among these; longer ones stay."""
+    if dim is None:
+        return xp.squeeze(x)
+    dims = [operator.index(i) for i in (dim if isinstance(dim, tuple | list) else (dim,))]
+    shape = x.node.type.shape
+    if isinstance(shape, tuple) and shape[-1] is True and shape[1] in (dim, None):
+        return xp.squeeze(x, dim)  # a reduction has kept just these
+    lengths = lengths_of(x)
+    ones = tuple(i % len(lengths) for i in dims if lengths and lengths[i] == 1)
+    if ones:
+        return xp.squeeze(x, ones)
+    view = copy_of(x)
+    methods.mark_view(view, x, False)
+    return view
+
+
+def lengths_of(x: Tensor) -> tuple[int, ...]:
+    """Return a tensor's shape, for which facts are needed."""
+    shape = known_shape(x)
+    if shape is None:
+        raise NeedsConcrete(*needed_shapes(x.node))
+    return shape
+
+
+def expand(x: Tensor, *sizes: Any) -> Tensor:
+    """-1 keeps a length."""
+    given = arrays.numbers(sizes)
+    if isinstance(given, SymbolicShape):
+        return arrays.expand(x, given)
+    lengths = [-1 if isinstance(n, int) and n == -1 else n for n in given]
+    if -1 in [n for n in lengths if isinstance(n, int)]:
+        own = lengths_of(x)
+        new = len(lengths) - len(own)
+        if any(isinstance(n, int) and n == -1 for n in lengths[: max(new, 0)]):
+            raise TypeError("expand keeps no length of an axis that is not there")
+        lengths = [
+            own[i - new] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
+        ]
+    return arrays.expand(x, *lengths)
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The axes from one to another as one."""
+    if start_dim == 0 and end_dim == -1:
+        return arrays.flatten(x)
+    lengths = lengths_of(x)
+    start, end = start_dim % len(lengths), end_dim % len(lengths)
+    if start > end:
+        raise TypeError("flatten from a later axis to an earlier one")
+    inner = int(np.prod(lengths[start : end + 1]))
+    return arrays.reshape(x, *lengths[:start], inner, *lengths[end + 1 :])
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand, "flatten": flatten,
+    "get_device": get_device, "is_contiguous": is_contiguous, "ndimension": methods.dim,
+    "nelement": methods.numel, "new": new, "squeeze": squeeze, "to": to, "type": type_,
+}  # fmt: skip
+ALIASES: dict[Any, Callable[..., Any]] = {torch.squeeze: squeeze, torch.flatten: flatten}

@@ -1,0 +1,70 @@
+"""What `x.item()` gives: a Python number, which stays a tensor without axes in the graph.
+
+Arithmetic goes on with it, in the dtype of the function's tensors; where Python needs the number
+itself, that is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..ir.types import BOOL, FLOATS, SCALAR_SHAPE, T
+from ..passes.facts import needed_shapes
+from ..tracing import xp_all as xp
+from ..tracing.axes import known_shape
+from ..tracing.trace import NeedsConcrete, Value, cast
+
+OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+
+
+def item(x: Any) -> Any:
+    """The number of a tensor of one element; of a rule it is refused."""
+    type_ = x.node.type
+    if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in (T, *FLOATS, BOOL):
+        shape = () if type_.shape == SCALAR_SHAPE else known_shape(x)
+        if shape is None:
+            raise NeedsConcrete(*needed_shapes(x.node))
+        if math.prod(shape) == 1:
+            one = xp.stop_gradient(x if shape == () else xp.reshape(x, ()))
+            return one if type_.dtype == BOOL else cast(one, T).as_number()
+    return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
+
+
+def _numeric(name: str) -> Any:
+    """Return an operator of a number: with other numbers it gives a number again."""
+    plain = getattr(Value, name)
+
+    def operate(self: Any, *others: Any) -> Any:
+        result = plain(self, *others)
+        is_tensor = any(isinstance(other, Value) and not is_number(other) for other in others)
+        return result if is_tensor or not isinstance(result, Value) else result.as_number()
+
+    operate.__name__ = operate.__qualname__ = name
+    return operate
+
+
+def is_number(value: Value) -> bool:
+    """Return whether a symbol stands for a Python number."""
+    return value.is_number or value.node.type.kind == "scalar"
+
+
+class Number:
+    """What a symbol does that stands for a Python number."""
+
+    __slots__ = ()
+    is_number = True
+
+    for _name in OPERATORS:
+        locals()[f"__{_name}__"] = _numeric(f"__{_name}__")
+        locals()[f"__r{_name}__"] = _numeric(f"__r{_name}__")
+    __neg__, __pos__, __abs__ = _numeric("__neg__"), _numeric("__pos__"), _numeric("__abs__")
+
+    def _updated(self, value: Any) -> Any:
+        return value  # numbers are immutable: an augmented assignment binds the name anew
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(float, name):
+            raise AttributeError(f"'float' object has no attribute {name!r}")
+        number = self._concrete(f"uses .{name} of a number", "Write it with math")  # type: ignore[attr-defined]
+        return getattr(number, name)

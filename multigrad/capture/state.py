@@ -1,0 +1,236 @@
+"""The state of an object whose method is captured: its tensors, which become inputs of the graph,
+and all else that it holds, by which one capture is told from another.
+
+An object may change between calls: an optimizer steps, `load_state_dict` puts other tensors in
+place, `.eval()` sets a flag. So its state is read at each call. While it is captured, a copy of it
+runs, with symbols in place of the tensors; the object itself is not touched.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..active.identity import Same, attributes_of, is_plain, value_key
+from ..backend.discovery import backend_of
+from ..errors import BackendNotFound
+from ..ir.types import BOOL, FLOATS, INTEGERS, dtype_name
+from ..tracing.trace import Trace, Value
+from .dialect import nested_codes
+from .libraries import is_library_file
+
+OWN = __name__.partition(".")[0]
+MOST = 20_000  # things that are looked at; the rest is known by identity
+MOST_BYTES = 4096  # of an array that is known by its values
+CONTAINERS = (list, tuple, dict, OrderedDict)
+FIXED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+# Where torch's modules hold what people know as attributes.
+UNNAMED = ("_parameters", "_buffers", "_modules")
+
+
+@dataclass(slots=True)
+class State:
+    """What an object holds now.
+
+    Attributes:
+        tensors: by name, as people reach them from the object: each once.
+        key: equal where one capture serves.
+        leading: the ids of all that a tensor is reached through.
+    """
+
+    tensors: dict[str, Any] = field(default_factory=dict)
+    key: tuple[Any, ...] = ()
+    leading: set[int] = field(default_factory=set)
+
+    @property
+    def home(self) -> str:
+        """The framework of its tensors, "" where it has none."""
+        return next((backend_of(tensor).name for tensor in self.tensors.values()), "")
+
+
+def read_state(owner: Any) -> State:
+    """Return what an object holds."""
+    reading = _Reading()
+    reading.visit(owner, ())
+    reading.state.key = tuple(reading.parts)
+    return reading.state
+
+
+class _Reading:
+    """One walk through an object."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.parts: list[Any] = []
+        self.tensors: dict[int, int] = {}
+        self.seen: dict[int, int] = {}
+
+    def visit(self, value: Any, path: tuple[str, ...]) -> bool:
+        """Look at a value; return whether it is, or leads to, a tensor."""
+        if is_plain(value):
+            self.parts.append(value_key(value))
+            return False
+        if id(value) in self.seen:
+            self.parts.append(("again", self.seen[id(value)]))
+            return id(value) in self.state.leading
+        if _is_tensor(value):
+            self._see_tensor(value, path)
+            return True
+        if isinstance(value, np.ndarray):
+            self.parts.append(_array_key(value))
+            return False
+        if len(self.parts) > MOST or not is_open(value):
+            self.parts.append(Same(value))
+            return False
+        self.seen[id(value)] = len(self.seen)
+        self.parts.append(type(value))
+        found = False
+        for name, held in rows_of(value):
+            self.parts.append(name if isinstance(name, str | int) else value_key(name))
+            found |= self.visit(held, path if name in UNNAMED else (*path, str(name)))
+        if found:
+            self.state.leading.add(id(value))
+        return found
+
+    def _see_tensor(self, tensor: Any, path: tuple[str, ...]) -> None:
+        serial = self.tensors.setdefault(id(tensor), len(self.tensors))
+        self.parts.append(("tensor", serial))
+        if serial == len(self.state.tensors):
+            name = ".".join(path)
+            self.state.tensors[name if name not in self.state.tensors else f"{name}'"] = tensor
+
+
+def _is_tensor(value: Any) -> bool:
+    """Return whether a value is a framework's tensor of a dtype that is captured."""
+    if not (hasattr(type(value), "dtype") and hasattr(type(value), "shape")):
+        return False
+    try:
+        if backend_of(value).name == "numpy":
+            return False
+        return dtype_name(value.dtype) in (*FLOATS, *INTEGERS, BOOL)
+    except BackendNotFound:
+        return False
+
+
+def _array_key(array: np.ndarray[Any, Any]) -> Any:
+    """Return an array as a key: it is taken by its values."""
+    if array.nbytes > MOST_BYTES or array.dtype.hasobject:
+        return Same(array)
+    return (array.shape, array.dtype.str, array.tobytes())
+
+
+def is_open(value: Any) -> bool:
+    """Return whether what a value holds is looked at: a container, a bound method, an object with
+    attributes; no class, module or function, nor what is ours.
+    """
+    kind = type(value)
+    if kind in CONTAINERS or kind is types.MethodType:
+        return True
+    if isinstance(value, FIXED) or kind.__module__.startswith(OWN):
+        return False
+    if isinstance(value, tuple):
+        return hasattr(kind, "_make")
+    if isinstance(value, list | dict | set | frozenset):
+        return False
+    try:
+        return type(object.__new__(kind)) is kind and hasattr(value, "__dict__")
+    except TypeError:  # built in another way
+        return False
+
+
+def rows_of(value: Any) -> list[tuple[Any, Any]]:
+    """Return what an open value holds, by name."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if isinstance(value, types.MethodType):
+        return [("__self__", value.__self__)]
+    return attributes_of(value)
+
+
+class Filled:
+    """A copy of an object with other tensors in place of its own.
+
+    Attributes:
+        copy: what stands for the object, and shares with it all that leads to no tensor.
+    """
+
+    def __init__(self, owner: Any, state: State, given: Mapping[str, Any]) -> None:
+        self._leading = state.leading
+        self._given = {id(own): given.get(name, own) for name, own in state.tensors.items()}
+        self._copies: dict[int, Any] = {}
+        self.copy = self._put(owner)
+        self._before = [(each, rows_of(each)) for each in self._copies.values()]
+
+    def _put(self, value: Any) -> Any:
+        """Return what stands for a value."""
+        if id(value) in self._given:
+            return self._given[id(value)]
+        if id(value) not in self._leading:
+            return value
+        known = self._copies.get(id(value))
+        if known is not None:
+            return known
+        kind = type(value)
+        if isinstance(value, tuple):
+            items = map(self._put, value)
+            made = tuple(items) if kind is tuple else kind._make(items)  # type: ignore[attr-defined]
+            return self._copies.setdefault(id(value), made)
+        if kind is types.MethodType:
+            return types.MethodType(value.__func__, self._put(value.__self__))
+        made: Any = kind() if kind in CONTAINERS else object.__new__(kind)
+        self._copies[id(value)] = made
+        for name, held in rows_of(value):
+            if isinstance(value, list):
+                made.append(self._put(held))
+            elif isinstance(value, dict):
+                made[name] = self._put(held)
+            else:
+                _set(made, name, self._put(held))
+        return made
+
+    def objects(self) -> Iterator[Any]:
+        """Yield the copies that have attributes."""
+        yield from (each for each in self._copies.values() if not isinstance(each, CONTAINERS))
+
+    def mention(self, trace: Trace) -> None:
+        """Let the lines of the user's classes be named in messages."""
+        for kind in {type(each) for each in self.objects()}:
+            for method in vars(kind).values():
+                code = getattr(method, "__code__", None)
+                if code is not None and not is_library_file(code.co_filename):
+                    trace.codes.update(nested_codes(code))
+
+    def changed(self) -> str:
+        """Return in words what was assigned to the copy, which the object would keep; "": nothing.
+
+        What is new and holds no symbol may be a cache.
+        """
+        for each, rows in self._before:
+            before = dict(rows)
+            for name, now in rows_of(each):
+                is_new = name not in before
+                if now is not before.get(name) and (not is_new or isinstance(now, Value)):
+                    return f"assigns to {name!r} of {_shown(each)}"
+        return ""
+
+
+def _shown(holder: Any) -> str:
+    """Return in words what holds an attribute or an item."""
+    is_plain_holder = isinstance(holder, CONTAINERS)
+    return "what it holds" if is_plain_holder else f"a {type(holder).__name__}"
+
+
+def _set(made: Any, name: str, value: Any) -> None:
+    """Set an attribute without running code of the class."""
+    own = getattr(made, "__dict__", None)
+    if isinstance(getattr(type(made), name, None), types.MemberDescriptorType) or own is None:
+        object.__setattr__(made, name, value)
+    else:
+        own[name] = value

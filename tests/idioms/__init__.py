@@ -1,0 +1,1 @@
+"""Classes of torch as people write them, one for each idiom; each must be converted unchanged."""

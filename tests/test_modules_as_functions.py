@@ -1,0 +1,283 @@
+"""`xg.function` of a module, a layer, an object or a method of one: what it holds is read at each
+call, and the gradients of its weights are not lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
+
+
+def make_torch() -> Any:
+    import torch
+
+    class Round(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.round()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return 2 * grad
+
+    class Quantized(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([[0.5, 0.4, -0.3], [0.2, 0.25, 0.75]]))
+            self.register_buffer("shift", torch.tensor([0.1, -0.2]))
+            self.slope = 0.25
+
+        def forward(self, x: Any) -> Any:
+            return Round.apply(x @ self.weight.T) * self.slope + self.shift
+
+        def encode(self, x: Any) -> Any:
+            return torch.tanh(x @ self.weight.T)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(Quantized(), torch.nn.Tanh())
+            self.layers[0].register_forward_hook(lambda module, args, output: output + 0.1)
+            self.gain = [torch.tensor(3.0)]
+
+        def forward(self, x: Any) -> Any:
+            return self.layers(x) * self.gain[0]
+
+    return Net()
+
+
+def torchs(module: Any) -> np.ndarray[Any, Any]:
+    import torch
+
+    return module(torch.from_numpy(X)).detach().numpy()
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("native", [None, False])
+def test_on_torch_its_parameters_get_their_gradients(native: bool | None) -> None:
+    import torch
+
+    module = make_torch()
+    function = xg.function(module, native=native)
+    x = torch.from_numpy(X).requires_grad_()
+    expected = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    assert all(float(each.abs().sum()) > 0 for each in expected)
+    found = torch.autograd.grad(function(x).square().sum(), [x, *module.parameters()])
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, other)
+
+
+@pytest.mark.needs("torch")
+def test_a_torch_module_on_arrays_is_as_on_torch() -> None:
+    import torch
+
+    module = make_torch()
+    outputs, pullback = xg.vjp(xg.function(module, native=False), X)
+    x = torch.from_numpy(X).requires_grad_()
+    expected = module(x)
+    expected.sum().backward()
+    np.testing.assert_allclose(outputs, expected.detach().numpy(), rtol=1e-5)
+    assert x.grad is not None
+    (gradient,) = pullback(np.ones_like(outputs))
+    np.testing.assert_allclose(gradient, x.grad.numpy(), rtol=1e-5)
+
+
+def step(module: Any) -> None:
+    import torch
+
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    module(torch.from_numpy(X)).sum().backward()
+    optimizer.step()
+
+
+def load(module: Any) -> None:
+    state = {name: 2 * tensor for name, tensor in module.state_dict().items()}
+    module.load_state_dict(state, assign=True)
+
+
+def replace_a_layer(module: Any) -> None:
+    import torch
+
+    module.layers[1] = torch.nn.ReLU()
+
+
+def set_a_number(module: Any) -> None:
+    module.layers[0].slope = 0.5
+
+
+def share(module: Any) -> None:
+    module.layers[0].shift = module.layers[0].weight[:, 0].detach()
+
+
+CHANGES = (step, load, replace_a_layer, set_a_number, share)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_module_holds_is_read_at_each_call(change: Any) -> None:
+    module = make_torch()
+    function = xg.function(module, native=False)
+    before = function(X)
+    np.testing.assert_allclose(before, torchs(module), rtol=1e-5)
+    change(module)
+    after = function(X)
+    assert not np.array_equal(before, after)
+    np.testing.assert_allclose(after, torchs(module), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+def test_a_method_of_a_module_is_a_function_too() -> None:
+    module = make_torch().layers[0]
+    function = xg.function(module.encode, native=False)
+    np.testing.assert_allclose(function(X), torchs(module.encode), rtol=1e-5)
+    step(module)
+    np.testing.assert_allclose(function(X), torchs(module.encode), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+def test_the_module_is_not_touched_by_a_capture() -> None:
+    module = make_torch()
+    tensors = [*module.parameters(), *module.buffers()]
+    before = [(each, each.clone()) for each in tensors]
+    xg.function(module, native=False)(X)
+    now = [*module.parameters(), *module.buffers()]
+    for own, (held, value) in zip(now, before, strict=True):
+        assert own is held
+        assert bool((own == value).all())
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("kind", ["buffer", "attribute"])
+def test_a_module_that_changes_itself_is_refused_elsewhere_and_changes_on_torch(kind: str) -> None:
+    import torch
+
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            if self.training and kind == "buffer":
+                self.mean.mul_(0.5).add_(x.detach().mean(0))
+            elif self.training:
+                self.mean = self.mean + x
+            return x - self.mean
+
+    module = Counting()
+    function = xg.function(module)
+    function(torch.from_numpy(X))
+    assert float(module.mean.abs().sum()) > 0
+    words = r"updates 'mean'.*\.eval\(\)" if kind == "buffer" else "assigns to 'mean'"
+    with pytest.raises(xg.errors.TraceError, match=words):
+        xg.vjp(function, X)
+    if kind == "buffer":
+        module.eval()
+        np.testing.assert_allclose(xg.vjp(function, X)[0], torchs(module), rtol=1e-6)
+
+
+@pytest.mark.needs("torch", "jax")
+def test_a_torch_module_on_jax_has_its_weights_of_now_and_its_own_gradients() -> None:
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    module = make_torch()
+    function = xg.function(module, native=False)
+    for _ in range(2):
+        x = torch.from_numpy(X).requires_grad_()
+        module(x).sum().backward()
+        assert x.grad is not None
+        found = jax.grad(lambda x: function(x).sum())(jnp.asarray(X))
+        np.testing.assert_allclose(np.asarray(found), x.grad.numpy(), rtol=1e-5)
+        step(module)
+
+
+@pytest.mark.needs("torch")
+def test_torch_compile_reads_the_modules_weights() -> None:
+    import torch
+
+    module = make_torch()
+    function = torch.compile(xg.function(module), backend="eager")
+    x = torch.from_numpy(X)
+    torch.testing.assert_close(function(x), module(x))
+    step(module)
+    torch.testing.assert_close(function(x), module(x))
+
+
+class Scaled:
+    def __init__(self) -> None:
+        self.factor = 2.0
+        self.row = np.array([1.0, 2.0, 3.0], np.float32)
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.factor + self.row
+
+    def double(self, x: Any) -> Any:
+        return 2 * self(x)
+
+
+@pytest.mark.parametrize("method", ["__call__", "double"])
+def test_an_object_that_changes_is_captured_anew(method: str) -> None:
+    scaled = Scaled()
+    called = scaled if method == "__call__" else scaled.double
+    function = xg.function(called, native=False)
+    np.testing.assert_array_equal(function(X), called(X))
+    scaled.factor = 3.0
+    np.testing.assert_array_equal(function(X), called(X))
+    scaled.row = scaled.row + 1
+    np.testing.assert_array_equal(function(X), called(X))
+    scaled.row[0] = 7.0
+    np.testing.assert_array_equal(function(X), called(X))
+
+
+def test_no_document_holds_an_object() -> None:
+    with pytest.raises(xg.errors.FormatError, match="object"):
+        xg.function(Scaled()).to_dict()
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("native", [None, False])
+def test_an_object_with_jax_arrays_is_differentiated_through(native: bool | None) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    class Layer:
+        def __init__(self, weight: Any) -> None:
+            self.weight = weight
+
+        def __call__(self, x: Any) -> Any:
+            return jnp.sin(x @ self.weight)
+
+    layer = Layer(jnp.asarray(X.T))
+
+    def loss(weight: Any, called: Any) -> Any:
+        layer.weight = weight
+        return called(jnp.asarray(X)).sum()
+
+    expected = jax.grad(loss)(jnp.asarray(X.T), layer)
+    found = jax.grad(loss)(jnp.asarray(X.T), xg.function(layer, native=native))
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs("jax")
+def test_an_object_with_jax_arrays_is_the_same_on_arrays() -> None:
+    import jax.numpy as jnp
+
+    class Layer:
+        def __init__(self) -> None:
+            self.weight = jnp.asarray(X.T)
+
+        def __call__(self, x: Any) -> Any:
+            return jnp.sin(x @ self.weight)
+
+    layer = Layer()
+    function = xg.function(layer, native=False)
+    for _ in range(2):
+        np.testing.assert_allclose(function(X), np.asarray(layer(jnp.asarray(X))), rtol=1e-5)
+        layer.weight = layer.weight * 2
