@@ -29,6 +29,7 @@ LABELS = "how TensorFlow's graph or a traceback is labeled"
 EXACT = "how exactly or how fast a library computes the same"
 ORDER = "the order among equal values, which are the same"
 WRITTEN = "record_call writes the result there; of a method it is refused"
+OUTSIDE = "a place outside is an error"
 WEAK = "a draw takes the dtype of the rule's input, as any constant does"
 UNREAD: dict[str, str] = {
     "device": PLACES, "memory_format": PLACES, "non_blocking": PLACES, "order": PLACES,
@@ -52,6 +53,10 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("astype", "copy"): "jax's arrays never change", ("nan_to_num", "copy"): "jax's never change",
     ("asarray", "copy"): "an update of xp's arrays binds the name anew",
     ("identity", "args"): "it has none that matter", ("identity", "kwargs"): "likewise",
+    ("take", "fill_value"): OUTSIDE, ("take_along_axis", "fill_value"): OUTSIDE,
+    ("bincount", "minlength"): "the length is given",
+    ("gather", "sparse_grad"): EXACT, ("embedding", "norm_type"): "max_norm is refused",
+    ("take", "unique_indices"): EXACT, ("take", "indices_are_sorted"): EXACT,
     ("undecorated", "args"): "the function itself is taken",
 }  # fmt: skip
 

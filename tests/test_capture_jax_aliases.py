@@ -72,8 +72,16 @@ ONE: dict[str, Any] = {
     "xlog1py": above_zero, "xlogy": above_zero, "digamma": lambda x, y: (abs(x) + 0.5,),
     "gammaln": lambda x, y: (abs(x) + 0.5,), "lgamma": lambda x, y: (abs(x) + 0.5,),
     "squeeze": lambda x, y: (x[None], 0), "glu": lambda x, y: (x,),
+    "split": lambda x, y: (x, [1, 3], 1), "array_split": lambda x, y: (x, 3, 1),
+    "hsplit": lambda x, y: (x, 2), "vsplit": lambda x, y: (x, [1]),
+    "take_along_axis": lambda x, y: (x, np.array([[0, 3], [1, -1], [2, 2]]), 1),
+    "put_along_axis": lambda x, y: (x, np.array([[0, 3], [1, 1], [2, 2]]), 0.5, 1, False),
+    "one_hot": lambda x, y: ((x * 2).astype("int32"), 4), "top_k": lambda x, y: (x, 2),
+    "segment_sum": lambda x, y: (x, (y[:, 0] > 0.7).astype("int32"), 2),
 }  # fmt: skip
 LAX: dict[str, Any] = {
+    "argmax": lambda x, y: (x, 1, "int32"), "argmin": lambda x, y: (x, 0, "int32"),
+    "slice": lambda x, y: (x, (0, 1), (3, 4), (2, 1)),
     "concatenate": lambda x, y: ([x, y], 1), "select": mask_and_two, "select_n": mask_and_two,
     "reduce_and": lambda x, y: (x > 0, (0,)), "reduce_or": lambda x, y: (x > 0, (1,)),
     "reduce_sum": lambda x, y: (x, (0,)), "reduce_prod": lambda x, y: (x, (1,)),
@@ -107,8 +115,8 @@ BINARY = frozenset({
 
 
 def table() -> list[tuple[str, Any]]:
-    """Return every captured function with its name, `jax.lax` apart."""
-    import jax  # noqa: F401  (its dialect is registered where it is imported)
+    """Return every captured function with its name; one that stays as it is records nothing."""
+    import jax
 
     from multigrad.backend.discovery import in_use
     from multigrad.capture.dialect import find_dialect
@@ -116,7 +124,9 @@ def table() -> list[tuple[str, Any]]:
     in_use()
     dialect = find_dialect("jax")
     assert dialect is not None
-    return [(f"{f.__module__}.{f.__name__}", f) for f in dialect.aliases]
+    recorded = [f for f, does in dialect.aliases.items() if does is not f]
+    named = [(f"{f.__module__}.{f.__name__}", f) for f in recorded]
+    return [row for row in named if row[1] is not jax.numpy.bincount]  # its length is a keyword
 
 
 def arguments_of(name: str) -> Callable[[Any, Any], tuple[Any, ...]] | None:

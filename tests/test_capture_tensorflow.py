@@ -240,7 +240,6 @@ REFUSED = {
     "while_loop": "in a loop of TensorFlow's",
     "map_fn": "in a loop of TensorFlow's",
     "py_function": "hides what it computes. Call the function itself",
-    "argmax": "Use a mask: xp.argmax_mask",
     "boolean_mask": "Use tf.where.mask, tensor, 0.0",
     "debugging.assert_positive": "Check them outside of the rule",
     "random.stateless_normal": "follow the key of xg.use",

@@ -64,6 +64,15 @@ def named(names: str, arguments: Arguments) -> dict[str, Arguments]:
 # The arguments of every captured name, made of tin and grad_out; all others keep TensorFlow's
 # defaults.
 ROWS: dict[str, Arguments] = {
+    **named("linalg.diag linalg.diag_part", of_x),
+    "linalg.set_diag": lambda x, y: (x, y[:, 0]),
+    "linalg.tensor_diag": lambda x, y: (x[0],),
+    "linalg.tensor_diag_part": lambda x, y: (x[:3, :3],),
+    "linalg.cross": lambda x, y: (x[:, :3], y[:, :3]),
+    "meshgrid": lambda x, y: (x[0], y[:, 1]),
+    "nn.weighted_moments": lambda x, y: (x, [0], 1 + y * y),
+    "nn.weighted_cross_entropy_with_logits": lambda x, y: (y, x, 2.0),
+    "nn.log_poisson_loss": lambda x, y: (y * y, x),
     **named(
         "abs asinh atan math.ceil math.conj constant convert_to_tensor cos cosh math.erf math.erfc "
         "exp "
@@ -140,7 +149,13 @@ ROWS: dict[str, Arguments] = {
     "where": lambda x, y: (x > 0, x, y),
 }
 # What draws, or gives no tensor, is compared in test_capture_tensorflow.py.
-ELSEWHERE = ("as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform")
+PLACES = """
+    argmax argmin argsort gather_nd one_hot scatter_nd tensor_scatter_nd_add
+    tensor_scatter_nd_update math.unsorted_segment_sum
+"""
+ELSEWHERE = (
+    "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split()
+)  # fmt: skip
 
 
 def part_by_tensors(x: Any, y: Any) -> tuple[Any, ...]:
@@ -179,6 +194,14 @@ OPTIONS: list[tuple[str, Arguments, dict[str, Any]]] = [
     ("nn.moments", of_x, {"axes": [0, 1], "keepdims": True}),
     ("nn.batch_normalization", lambda x, y: (x, y, y * y, None, None, 0.1), {}),
     ("pad", lambda x, y: (x, [[1, 0], [0, 2]]), {"constant_values": 2}),
+    ("pad", lambda x, y: (x, [[1, 0], [0, 2]]), {"mode": "REFLECT"}),
+    ("pad", lambda x, y: (x, [[1, 0], [0, 2]]), {"mode": "SYMMETRIC"}),
+    ("linalg.diag", lambda x, y: (x[0],), {"k": 1}),
+    ("linalg.diag_part", of_x, {"k": -1}),
+    ("meshgrid", lambda x, y: (x[0], y[:, 1]), {"indexing": "ij"}),
+    ("tensordot", lambda x, y: (x, y, [[0], [0]]), {}),
+    ("nn.weighted_moments", lambda x, y: (x, [1], 1 + y * y), {"keepdims": True}),
+    ("nn.log_poisson_loss", lambda x, y: (y * y * 3, x), {"compute_full_loss": True}),
     ("split", of_x, {"num_or_size_splits": 2, "axis": 1}),
     ("unstack", of_x, {"axis": 1}),
     ("stack", of_pair, {"axis": -1}),
@@ -206,10 +229,14 @@ def labeled_call(function: Callable[..., Any], arguments: Arguments) -> Callable
     """Return the rule that calls a function by TensorFlow's own words, with a label where it takes
     one.
     """
-    words = [word for word in inspect.signature(function).parameters if word != "layout"]
+    parameters = inspect.signature(function).parameters
+    words = [word for word in parameters if word != "layout"]
     labels = {"name": "labeled"} if "name" in words else {}
+    is_spread = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
 
     def labeled(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        if is_spread:
+            return as_gradient(function(*arguments(tin, grad_out)), grad_out)
         given = dict(zip(words, arguments(tin, grad_out), strict=False))
         return as_gradient(function(**given, **labels), grad_out)
 
@@ -339,5 +366,6 @@ def test_every_captured_name_has_a_row() -> None:
     from multigrad_tensorflow.capture import ALIASES
 
     rows = {find(name) for name in (*ROWS, *ELSEWHERE)}
-    assert not set(ALIASES) - rows - set(raw_operations())
+    recorded = {function for function, does in ALIASES.items() if does is not function}
+    assert not recorded - rows - set(raw_operations())
     assert not rows - set(ALIASES)

@@ -33,6 +33,7 @@ from . import (
     capture_arrays,
     capture_elementwise,
     capture_lax,
+    capture_parts,
     capture_places,
     importer,
     ops,
@@ -251,7 +252,7 @@ METHODS: dict[str, Handler] = {
     "flatten": capture_arrays.ravel, "repeat": capture_arrays.repeat,
     "round": capture_elementwise.round_, "sort": capture_arrays.sort,
     "squeeze": capture_arrays.squeeze, "std": capture_arrays.std, "sum": capture_arrays.sum_,
-    "var": capture_arrays.var, **capture_places.METHODS,
+    "var": capture_arrays.var, **capture_parts.METHODS, **capture_places.METHODS,
 }  # fmt: skip
 
 
@@ -271,6 +272,7 @@ ALIASES: dict[Any, Handler] = {
     jax.device_put: placed,
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
+    **capture_parts.ALIASES,
     **capture_lax.ALIASES,
     **capture_places.ALIASES,
 }

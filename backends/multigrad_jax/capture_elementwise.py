@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
+from multigrad.capture import composites
 from multigrad.capture import numpy as np_dialect
 from multigrad.ir.types import BOOL
 from multigrad.tracing import xp_all as xp
@@ -110,11 +111,6 @@ def log_ndtr(x: Tensor, series_order: int = 3) -> Tensor:
     return xp.log_ndtr(x)
 
 
-def entr(x: Tensor) -> Tensor:
-    """-x log(x), zero at zero, -inf below."""
-    return xp.where(xp.less(x, 0), -math.inf, -xp.xlogy(x, x))
-
-
 ALIASES: dict[Any, Any] = {
     jnp.isposinf: isposinf, jnp.isneginf: isneginf, jnp.positive: identity, jnp.conj: identity,
     jnp.conjugate: identity, jnp.real: identity, jnp.round: round_, jnp.around: round_,
@@ -123,5 +119,5 @@ ALIASES: dict[Any, Any] = {
     jnp.select: np_dialect.select, jnp.piecewise: piecewise,
     jax.nn.celu: celu, jax.nn.elu: elu, jax.nn.gelu: gelu, jax.nn.hard_tanh: hard_tanh,
     jax.nn.identity: identity, jax.nn.leaky_relu: leaky_relu, jax.nn.squareplus: squareplus,
-    special.entr: entr, special.log_ndtr: log_ndtr,
+    special.entr: composites.entr, special.log_ndtr: log_ndtr,
 }  # fmt: skip

@@ -24,6 +24,7 @@ from . import (
     attributes,
     capture_arrays,
     capture_elementwise,
+    capture_parts,
     capture_places,
     capture_shapes,
     dispatch,
@@ -100,16 +101,17 @@ HANDLERS: dict[Any, Handler] = {
     **capture_arrays.ALIASES,
     **capture_places.ALIASES,
     **capture_shapes.ALIASES,
+    **capture_parts.ALIASES,
     tf.as_dtype: as_dtype,
 }
 # Functions of nested structures do their own work: a symbol is a leaf.
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.
 STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
-# einsum takes any number of operands: it is called as it is.
 ALIASES: dict[Any, Handler] = {
     **{function: function for function in STRUCTURES},
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
+    **capture_parts.SPREAD,
 }
 
 BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
@@ -143,7 +145,7 @@ REFUSED: dict[Any, str] = {
 
 PAIRED = type(tf.custom_gradient(identity))
 DIALECT = Dialect(
-    ALIASES,
+    capture_parts.WithKeras(ALIASES),
     tf.Tensor,
     tf.as_dtype,
     "/device:CPU:0",

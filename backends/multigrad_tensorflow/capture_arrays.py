@@ -189,10 +189,6 @@ def einsum(equation: str, *inputs: Any, optimize: Any = None, name: Any = None) 
     return xp.einsum(equation, *inputs)
 
 
-def tensordot(a: Any, b: Any, axes: Any) -> Tensor:
-    return xp.tensordot(a, b, static(axes))
-
-
 # These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
 TAKES_SHAPES = (reduce_prod,)
 ALIASES: dict[Any, Handler] = {
@@ -210,5 +206,5 @@ ALIASES: dict[Any, Handler] = {
     tf.nn.softmax_cross_entropy_with_logits: softmax_cross_entropy,
     tf.nn.batch_normalization: batch_normalization, tf.cumsum: cumsum, tf.math.cumprod: cumprod,
     tf.math.cumulative_logsumexp: cumulative_logsumexp, tf.sort: sort,
-    tf.matmul: matmul, tf.linalg.matvec: matvec, tf.tensordot: tensordot,
+    tf.matmul: matmul, tf.linalg.matvec: matvec,
 }  # fmt: skip

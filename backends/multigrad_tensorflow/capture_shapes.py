@@ -101,12 +101,6 @@ def repeat(input: Tensor, repeats: Any, axis: Any) -> Tensor:
     return xp.repeat(input, static(repeats), axis)
 
 
-def pad(tensor: Tensor, paddings: Any, mode: str, constant_values: Any) -> Tensor:
-    if mode.upper() != "CONSTANT":
-        raise TypeError(f"pad in mode {mode!r}; 'CONSTANT' is known")
-    return xp.pad(tensor, static(paddings), constant_values)
-
-
 def concat(values: Sequence[Tensor], axis: Any) -> Tensor:
     return xp.concatenate(values, index(static(axis)))
 
@@ -253,7 +247,7 @@ ALIASES: dict[Any, Handler] = {
     tf.broadcast_to: broadcast_to, tf.expand_dims: expand_dims, tf.squeeze: squeeze,
     tf.transpose: transpose, tf.linalg.matrix_transpose: matrix_transpose,
     tf.linalg.adjoint: xp.matrix_transpose, tf.reverse: reverse, tf.roll: roll, tf.tile: tile,
-    tf.repeat: repeat, tf.pad: pad, tf.concat: concat, tf.stack: stack, tf.unstack: unstack,
+    tf.repeat: repeat, tf.concat: concat, tf.stack: stack, tf.unstack: unstack,
     tf.split: split, tf.slice: slice_of, tf.linalg.band_part: band_part,
     tf.linalg.trace: trace, tf.nn.crelu: crelu, tf.nn.bias_add: bias_add, tf.zeros: zeros,
     tf.ones: ones, tf.fill: fill, tf.range: range_of, tf.eye: eye, tf.linspace: linspace,

@@ -21,7 +21,17 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Value, mark_view
 
-from . import asked, attributes, capture_arrays, capture_elementwise, importer, ops
+from . import (
+    asked,
+    attributes,
+    capture_arrays,
+    capture_elementwise,
+    capture_layers,
+    capture_losses,
+    capture_parts,
+    importer,
+    ops,
+)
 
 Tensor = Any
 
@@ -206,7 +216,8 @@ METHODS = {
 }
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
-    **capture_arrays.ALIASES, **asked.ALIASES, _T.max: max_, _T.min: min_, _T.add: methods.add,
+    **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
+    **capture_losses.ALIASES, _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
     _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
     torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,
@@ -225,6 +236,12 @@ ALIASES: dict[Any, Any] = {
     torch.unsqueeze: methods.unsqueeze, torch.detach: methods.detach,
     torch.addcmul: composites.addcmul, torch.addcdiv: composites.addcdiv, F.normalize: normalize,
     torch.bernoulli: composites.bernoulli, F.dropout: dropout, torch.empty_like: zeros_like,
+}  # fmt: skip
+
+OWN_METHODS = {
+    **asked.METHODS,
+    "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
+    **capture_parts.METHODS, **capture_layers.METHODS,
 }  # fmt: skip
 
 
@@ -282,14 +299,7 @@ register_dialect(
         as_torch_dtype,
         torch.device("cpu"),
         correction=1,
-        methods={
-            **asked.METHODS,
-            "max": max_,
-            "min": min_,
-            "sgn": sign,
-            "sign": sign,
-            "sum_to_size": sum_to_size,
-        },
+        methods=OWN_METHODS,
         attributes=asked.ATTRIBUTES,
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},

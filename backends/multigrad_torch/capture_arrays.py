@@ -49,16 +49,6 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return xp.stack(tensors, dim)
 
 
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
-    """`pad` lists (before, after) from the last axis on."""
-    if mode != "constant":
-        raise TypeError(f"pad in mode {mode!r}; 'constant' is known")
-    if len(pad) % 2:
-        raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
-    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
-    return xp.pad(input, tuple(reversed(pairs)), 0.0 if value is None else value)
-
-
 def einsum(equation: str, *operands: Any) -> Tensor:
     given = (
         operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
@@ -98,10 +88,6 @@ def take(input: Tensor, index: Any) -> Tensor:
     return xp.take(input, index)
 
 
-def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    return xp.tensordot(a, b, dims)
-
-
 def reversed_matmul(b: Tensor, a: Any) -> Tensor:
     return xp.matmul(a, b)
 
@@ -114,19 +100,19 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.broadcast_to: broadcast_to, torch.cat: cat, torch.concat: cat, torch.concatenate: cat,
     torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
     torch.cummin: arrays.cummin, torch.cumprod: arrays.cumprod, torch.cumsum: arrays.cumsum,
-    torch.einsum: einsum, torch.flatten: arrays.flatten, torch.flip: flip,
+    torch.einsum: einsum, torch.flip: flip,
     torch.index_select: places.index_select, torch.linalg.norm: linalg_norm,
     torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
     torch.logcumsumexp: logcumsumexp, torch.special.logsumexp: arrays.logsumexp,
     torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,
-    torch.median: arrays.median, torch.narrow: arrays.narrow, torch.outer: xp.outer,
+    torch.median: arrays.median, torch.narrow: arrays.narrow, 
     torch.permute: permute, torch.prod: arrays.prod, torch.quantile: arrays.quantile,
-    torch.ravel: arrays.flatten, torch.repeat_interleave: arrays.repeat_interleave,
+    torch.ravel: arrays.ravel, torch.repeat_interleave: arrays.repeat_interleave,
     torch.reshape: reshape, torch.roll: arrays.roll, torch.select: arrays.select,
-    torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin, F.glu: glu, F.pad: pad,
+    torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin, F.glu: glu,
     torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
     torch.swapdims: transpose, torch.t: arrays.transpose_2d, torch.take: take,
-    torch.tensordot: tensordot, torch.tile: tile, torch.topk: extremes.topk,
+    torch.tile: tile, torch.topk: extremes.topk,
     torch.transpose: transpose, torch.tril: arrays.tril, torch.triu: arrays.triu,
     torch.argmax: places.argmax, torch.argmin: places.argmin, torch.argsort: places.argsort,
     torch.gather: places.gather, torch.index_add: places.index_add,

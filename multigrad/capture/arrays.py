@@ -153,10 +153,9 @@ def view_as(x: Tensor, other: Tensor) -> Tensor:
     return x if same else xp.reshape_like(x, other)
 
 
-def flatten(x: Tensor, start_dim: Any = 0, end_dim: int = -1) -> Tensor:
-    if start_dim in (0, "C") and end_dim == -1:
-        return xp.reshape(x, -1)
-    raise TypeError("flatten of some axes; use reshape")
+def ravel(x: Tensor, order: str = "C") -> Tensor:
+    """NumPy's flatten, too."""
+    return np_reshape(x, -1, order)
 
 
 def transpose(x: Tensor, *axes: Any) -> Tensor:
@@ -245,10 +244,10 @@ METHODS: dict[str, Handler] = {
         matmul: bmm matmul mm mv; swapaxes: swapaxes swapdims; moveaxis: moveaxis movedim
     """),
     "broadcast_to": expand, "count_nonzero": count_nonzero, "cummax": cummax, "cummin": cummin,
-    "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": flatten, "flip": flip,
+    "cumprod": cumprod, "cumsum": cumsum, "expand": expand, "flatten": ravel, "flip": flip,
     "log_softmax": log_softmax, "logsumexp": logsumexp,
     "median": median, "narrow": narrow, "outer": xp.outer, "permute": permute, "prod": prod,
-    "quantile": quantile, "ravel": flatten, "repeat": repeat,
+    "quantile": quantile, "ravel": ravel, "repeat": repeat,
     "repeat_interleave": repeat_interleave, "reshape": reshape, "reshape_as": view_as,
     "roll": roll, "select": select, "softmax": softmax, "sort": sort, "squeeze": squeeze,
     "t": transpose_2d, "tile": tile, "topk": extremes.topk, "transpose": transpose, "tril": tril,
@@ -330,16 +329,6 @@ def np_stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     return xp.stack(arrays, axis)
 
 
-def np_pad(
-    x: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
-) -> Tensor:
-    if mode != "constant" or isinstance(constant_values, tuple | list):
-        raise TypeError("pad in a mode that is not constant, or with several constants")
-    if isinstance(pad_width, tuple | list) and not isinstance(pad_width[0], tuple | list):
-        pad_width = (tuple(pad_width),) * x.ndim  # one pair for every axis
-    return xp.pad(x, pad_width, constant_values)
-
-
 def np_broadcast_to(x: Tensor, shape: Any) -> Tensor:
     return expand(x, *shape) if isinstance(shape, tuple | list) else expand(x, shape)
 
@@ -367,17 +356,13 @@ def np_einsum(subscripts: str, *arrays: Tensor, optimize: Any = False) -> Tensor
     return xp.einsum(subscripts, *arrays)
 
 
-def np_tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
-    return xp.tensordot(a, b, axes)
-
-
 FUNCTIONS: dict[Any, Handler] = {
     **places.FUNCTIONS,
     np.broadcast_to: np_broadcast_to, np.concatenate: np_concatenate,
     np.count_nonzero: np_count_nonzero, np.cumprod: np_cumprod, np.cumsum: np_cumsum,
     np.dot: np_dot, np.einsum: np_einsum, np.linalg.norm: np_norm, np.median: np_median,
-    np.outer: np_outer, np.pad: np_pad, np.percentile: np_percentile, np.prod: np_prod,
+    np.outer: np_outer, np.percentile: np_percentile, np.prod: np_prod,
     np.quantile: np_quantile, np.ravel: np_ravel, np.reshape: np_reshape, np.sort: np_sort,
-    np.squeeze: np_squeeze, np.stack: np_stack, np.take: np_take, np.tensordot: np_tensordot,
+    np.squeeze: np_squeeze, np.stack: np_stack, np.take: np_take,
     np.tile: np_tile, np.transpose: np_transpose,
 }  # fmt: skip

@@ -5,6 +5,7 @@ They read as functions of a tensor, so that every dialect and the tensor methods
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..tracing import xp_all as xp
@@ -40,3 +41,33 @@ def normal(x: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None)
 def _refuse_generator(generator: Any) -> None:
     if generator is not None:
         raise TypeError("a generator; draws follow the key of xg.use(..., key=...)")
+
+
+# --- comparisons, logarithms ----------------------------------------------------------------------
+def isclose(
+    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Equal, or finite and no further apart than atol + rtol |x2|."""
+    limit = xp.add(atol, xp.multiply(rtol, xp.abs(x2)))
+    near = xp.less_equal(xp.abs(xp.subtract(x1, x2)), limit)
+    finite = xp.isfinite(x1) & xp.isfinite(x2)
+    close = xp.equal(x1, x2) | (near & finite)
+    return close | (xp.isnan(x1) & xp.isnan(x2)) if equal_nan else close
+
+
+def allclose(
+    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    return xp.all(isclose(x1, x2, rtol, atol, equal_nan))
+
+
+def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
+    """log2(2^x1 + 2^x2)."""
+    scale = math.log(2)
+    sum_ = xp.logaddexp(xp.multiply(x1, scale), xp.multiply(x2, scale))
+    return xp.divide(sum_, scale)
+
+
+def entr(x: Tensor) -> Tensor:
+    """-x log(x), zero at zero, -inf below."""
+    return xp.where(xp.less(x, 0), -math.inf, -xp.xlogy(x, x))

@@ -12,7 +12,7 @@ import numpy as np
 from ..ops.numerics import as_numpy_dtype
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value, cast
-from . import arrays, elementwise, methods
+from . import arrays, elementwise, methods, numpy_parts
 from .attributes import NUMPY, refusals
 from .dialect import Dialect, register_dialect
 from .names import named
@@ -121,13 +121,12 @@ def ndim(x: Tensor) -> int:
 
 
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
-    if decimals:
-        raise TypeError("round with decimals")
-    return xp.round(x)
-
-
-def expand_dims(x: Tensor, axis: int) -> Tensor:
-    return xp.expand_dims(x, axis)
+    if not decimals:
+        return xp.round(x)
+    scale = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return xp.divide(xp.round(xp.multiply(x, scale)), scale)
+    return xp.multiply(xp.round(xp.divide(x, scale)), scale)
 
 
 def view(x: Tensor, dtype: Any = None) -> Tensor:
@@ -150,12 +149,13 @@ NAMES = """
 """
 
 FUNCTIONS = {
-    **named(NAMES, np), **arrays.FUNCTIONS, np.positive: xp.positive, np.heaviside: heaviside,
+    **named(NAMES, np), **arrays.FUNCTIONS, **numpy_parts.FUNCTIONS, np.positive: xp.positive,
+    np.heaviside: heaviside,
     np.where: where, np.clip: clip, np.sum: sum_, np.mean: mean, np.max: max_, np.amax: max_,
     np.min: min_, np.amin: min_, np.any: any_, np.all: all_, np.var: var, np.std: std,
     np.zeros_like: zeros_like, np.ones_like: ones_like, np.full_like: full_like, np.size: size,
     np.shape: shape, np.ndim: ndim, np.round: round_, np.around: round_,
-    np.expand_dims: expand_dims, np.copy: methods.clone, np.select: select,
+    np.copy: methods.clone, np.select: select,
     np.empty_like: zeros_like, np.nan_to_num: nan_to_num,
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ register_dialect(
         np.ndarray,
         as_numpy_dtype,
         "cpu",
-        methods={"max": max_, "min": min_, "view": view},
+        methods={"max": max_, "min": min_, "view": view, **numpy_parts.METHODS},
         hidden={np.isscalar: is_scalar},
         one_class=True,
         refusals=refusals(NUMPY),

@@ -24,7 +24,7 @@ from multigrad.ir.types import FLOATS, INT32, T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import cast, dtype_name
 
-from . import dialect_arrays, dialect_elementwise
+from . import dialect_arrays, dialect_elementwise, dialect_losses, dialect_parts
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -153,7 +153,15 @@ TREES = """
 """
 # By module of Keras.
 NAMES: dict[str, Mapping[str, Handler]] = {
-    "ops": {**dialect_elementwise.OPS, **dialect_arrays.OPS, **TENSORS},
+    "ops": {
+        **dialect_elementwise.OPS,
+        **dialect_arrays.OPS,
+        **dialect_parts.OPS,
+        **dialect_losses.OPS,
+        **TENSORS,
+    },
+    "losses": dialect_losses.LOSSES,
+    "utils": {"normalize": dialect_losses.normalized},
     "activations": dialect_elementwise.ACTIVATIONS,
     "random": {"dropout": dropout, "normal": normal, "uniform": uniform},
     "backend": {

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
-from multigrad.capture import arrays, extremes, index_tensors, places
+from multigrad.capture import arrays, extremes, index_tensors, nans, numpy_parts, parts, places
 from multigrad.capture.names import spelled
 from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
@@ -47,11 +45,6 @@ def prod(x: Tensor, axis: Any = None, keepdims: bool = False, dtype: Any = None)
     return arrays.prod(x, axis, keepdims, dtype=dtype)
 
 
-def ptp(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The largest less the smallest."""
-    return xp.subtract(xp.max(x, axis, keepdims), xp.min(x, axis, keepdims))
-
-
 def std(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return xp.std(x, axis, keepdims=keepdims)
 
@@ -72,68 +65,11 @@ def percentile(
     return arrays.np_percentile(x, q, axis, method=method, keepdims=keepdims)
 
 
-def average(x: Tensor, axis: Any = None, weights: Any = None) -> Tensor:
-    if weights is None:
-        return xp.mean(x, axis)
-    weighted = xp.sum(xp.multiply(x, weights), axis)
-    return xp.divide(weighted, xp.sum(weights, axis))
-
-
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
     """The mean and the variance."""
     if synchronized:
         raise TypeError("moments with synchronized=True")
     return xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
-
-
-# --- reductions that leave NaN out ----------------------------------------------------------------
-def _without_nan(x: Tensor, value: float) -> Tensor:
-    return xp.where(xp.isnan(x), value, x)
-
-
-def _count(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    """How many elements are no NaN."""
-    present = cast(xp.logical_not(xp.isnan(x)), T)
-    return xp.sum(present, axis, keepdims)
-
-
-def nansum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.sum(_without_nan(x, 0.0), axis, keepdims)
-
-
-def nanprod(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.prod(_without_nan(x, 1.0), axis, keepdims)
-
-
-def nanmean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.divide(nansum(x, axis, keepdims), _count(x, axis, keepdims))
-
-
-def nanvar(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    off = xp.square(xp.subtract(x, nanmean(x, axis, True)))
-    return nanmean(off, axis, keepdims)
-
-
-def nanstd(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.sqrt(nanvar(x, axis, keepdims))
-
-
-def nanmax(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    largest = xp.max(_without_nan(x, -np.inf), axis, keepdims)
-    return xp.where(xp.equal(_count(x, axis, keepdims), 0), np.nan, largest)
-
-
-def nanmin(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    smallest = xp.min(_without_nan(x, np.inf), axis, keepdims)
-    return xp.where(xp.equal(_count(x, axis, keepdims), 0), np.nan, smallest)
-
-
-def nancumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
-    return arrays.np_cumsum(_without_nan(x, 0.0), axis, dtype)
-
-
-def nancumprod(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:
-    return arrays.np_cumprod(_without_nan(x, 1.0), axis, dtype)
 
 
 # --- normalization --------------------------------------------------------------------------------
@@ -164,60 +100,9 @@ def layer_normalization(
 
 
 # --- shapes ---------------------------------------------------------------------------------------
-def expand_dims(x: Tensor, axis: Any) -> Tensor:
-    if isinstance(axis, int):
-        return xp.expand_dims(x, axis)
-    if any(i < 0 for i in axis):
-        raise TypeError("expand_dims of several axes counted from the end; name one at a time")
-    for i in sorted(axis):
-        x = xp.expand_dims(x, i)
-    return x
-
-
-def flipud(x: Tensor) -> Tensor:
-    return xp.flip(x, 0)
-
-
-def fliplr(x: Tensor) -> Tensor:
-    return xp.flip(x, 1)
-
-
 def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
     value = 0 if constant_values is None else constant_values
-    return arrays.np_pad(x, pad_width, mode, constant_values=value)
-
-
-def append(x1: Tensor, x2: Tensor, axis: int | None = None) -> Tensor:
-    return xp.concatenate((x1, x2), axis)
-
-
-def hstack(xs: Sequence[Tensor]) -> Tensor:
-    return xp.concatenate(xs, 0 if xs[0].ndim < 2 else 1)
-
-
-def vstack(xs: Sequence[Tensor]) -> Tensor:
-    rows = [xp.expand_dims(x, 0) if x.ndim < 2 else x for x in xs]
-    return xp.concatenate(rows, 0)
-
-
-def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    length = operator.index(xp.dim(x, axis))
-    if isinstance(indices_or_sections, int):
-        step, rest = divmod(length, indices_or_sections)
-        if rest:
-            raise TypeError(f"split of {length} into {indices_or_sections} equal parts")
-        marks = list(range(step, length, step))
-    else:
-        marks = [operator.index(mark) for mark in indices_or_sections]
-    return [
-        arrays.cut(x, axis, start, stop)
-        for start, stop in zip([0, *marks], [*marks, length], strict=True)
-    ]
-
-
-def unstack(x: Tensor, num: int | None = None, axis: int = 0) -> list[Tensor]:
-    length = operator.index(xp.dim(x, axis)) if num is None else num
-    return [xp.take(x, i, axis) for i in range(length)]
+    return numpy_parts.pad(x, pad_width, mode, constant_values=value)
 
 
 def slice_(inputs: Tensor, start_indices: Any, shape: Any) -> Tensor:
@@ -229,22 +114,13 @@ def get_item(x: Tensor, key: Any) -> Tensor:
     return x[key]
 
 
-def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
-    """Each element less the one before it, n times."""
-    for _ in range(n):
-        later: Any = arrays.cut(a, axis, 1, None)  # type: ignore[arg-type]
-        earlier: Any = arrays.cut(a, axis, 0, -1)
-        a = xp.subtract(later, earlier)
-    return a
-
-
 def one_hot(
     x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
 ) -> Tensor:
     """1 at the index that x holds, along a new axis."""
     if sparse:
         raise TypeError("one_hot as a sparse tensor")
-    hot = xp.one_hot(x, operator.index(num_classes), axis)
+    hot = xp.one_hot(x, num_classes, axis)
     return cast(hot, T if dtype is None else dtype)
 
 
@@ -279,25 +155,26 @@ def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
 
 REDUCTIONS: dict[str, Handler] = {
     **spelled("sum; mean; max: amax; min: amin; count_nonzero; logsumexp; median"),
-    "all": all_, "any": any_, "average": average, "cumprod": arrays.np_cumprod,
+    "all": all_, "any": any_, "cumprod": arrays.np_cumprod,
     "cumsum": arrays.np_cumsum, "max": max_, "min": min_, "moments": moments,
-    "nancumprod": nancumprod, "nancumsum": nancumsum, "nanmax": nanmax, "nanmean": nanmean,
-    "nanmin": nanmin, "nanprod": nanprod, "nanstd": nanstd, "nansum": nansum, "nanvar": nanvar,
-    "norm": arrays.np_norm, "percentile": percentile, "prod": prod, "ptp": ptp,
+    "nancumprod": nans.nancumprod, "nancumsum": nans.nancumsum, "nanmax": nans.nanmax,
+    "nanmean": nans.nanmean, "nanmin": nans.nanmin, "nanprod": nans.nanprod,
+    "nanstd": nans.nanstd, "nansum": nans.nansum, "nanvar": nans.nanvar,
+    "norm": arrays.np_norm, "percentile": percentile, "prod": prod,
     "quantile": quantile, "std": std, "var": var, "layer_normalization": layer_normalization,
     "normalize": normalize, "rms_normalization": rms_normalization,
 }  # fmt: skip
 
 SHAPES: dict[str, Handler] = {
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
-    "append": append, "broadcast_to": arrays.np_broadcast_to, "diff": diff,
-    "expand_dims": expand_dims, "fliplr": fliplr, "flipud": flipud, "get_item": get_item,
-    "hstack": hstack, "one_hot": one_hot, "pad": pad, "ravel": arrays.np_ravel, "slice": slice_,
+    "broadcast_to": arrays.np_broadcast_to,
+    "fliplr": parts.fliplr, "flipud": parts.flipud, "get_item": get_item,
+    "one_hot": one_hot, "pad": pad, "ravel": arrays.np_ravel, "slice": slice_,
     "argmax": places.argmax, "argmin": places.argmin, "argsort": places.np_argsort,
     "scatter_update": scatter_update, "segment_sum": segment_sum,
     "take_along_axis": places.np_take_along_axis,
-    "sort": arrays.np_sort, "split": split, "squeeze": arrays.np_squeeze, "take": arrays.np_take,
-    "top_k": top_k, "transpose": arrays.np_transpose, "unstack": unstack, "vstack": vstack,
+    "sort": arrays.np_sort, "squeeze": arrays.np_squeeze, "take": arrays.np_take,
+    "top_k": top_k, "transpose": arrays.np_transpose,
     **taking("xs axis", {"concatenate": xp.concatenate}),
     **taking("x axis", {"stack": xp.stack}),
     **taking("x newshape", {"reshape": arrays.np_reshape}),
@@ -307,7 +184,6 @@ SHAPES: dict[str, Handler] = {
 PRODUCTS: dict[str, Handler] = {
     "einsum": einsum,
     "vdot": vdot,
-    **taking("x1 x2 axes", {"tensordot": xp.tensordot}),
     **taking("x1 x2", {"dot": arrays.np_dot, "matmul": xp.matmul, "outer": arrays.np_outer}),
 }
 

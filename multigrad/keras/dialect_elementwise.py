@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multigrad.capture import methods
+from multigrad.capture import composites, methods
 from multigrad.capture import numpy as numpy_dialect
 from multigrad.capture.names import spelled
 from multigrad.ir.types import BOOL
@@ -42,34 +42,10 @@ def isneginf(x: Tensor) -> Tensor:
     return xp.equal(x, -math.inf)
 
 
-def isclose(
-    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Tensor:
-    """Equal, or finite and no further apart than atol + rtol |x2|."""
-    limit = xp.add(atol, xp.multiply(rtol, xp.abs(x2)))
-    near = xp.less_equal(xp.abs(xp.subtract(x1, x2)), limit)
-    finite = xp.isfinite(x1) & xp.isfinite(x2)
-    close = xp.equal(x1, x2) | (near & finite)
-    return close | (xp.isnan(x1) & xp.isnan(x2)) if equal_nan else close
-
-
-def allclose(
-    x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
-) -> Tensor:
-    return xp.all(isclose(x1, x2, rtol, atol, equal_nan))
-
-
 def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2, and 0 where x2 is 0."""
     is_zero = xp.equal(x2, 0)
     return xp.where(is_zero, 0.0, xp.divide(x1, xp.where(is_zero, 1.0, x2)))
-
-
-def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
-    """log2(2^x1 + 2^x2)."""
-    scale = math.log(2)
-    sum_ = xp.logaddexp(xp.multiply(x1, scale), xp.multiply(x2, scale))
-    return xp.divide(sum_, scale)
 
 
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
@@ -180,7 +156,8 @@ BINARY: dict[str, Handler] = {
         fmax; fmin; floor_divide; remainder: mod; fmod; hypot; atan2: arctan2; logaddexp; lt: less;
         le: less_equal; gt: greater; ge: greater_equal; eq: equal; ne: not_equal
     """),
-    **{f.__name__: f for f in (divide_no_nan, logaddexp2, logical_and, logical_or, logical_xor)},
+    **{f.__name__: f for f in (divide_no_nan, logical_and, logical_or, logical_xor)},
+    "logaddexp2": composites.logaddexp2,
     "heaviside": numpy_dialect.heaviside,
 }
 
@@ -210,7 +187,7 @@ OPS: dict[str, Handler] = {
     **taking("x1 x2", BINARY),
     **taking("x y", BITWISE),
     **SHARED_ACTIVATIONS,
-    **{f.__name__: f for f in (allclose, gelu, isclose, xp.relu, where)},
+    **{f.__name__: f for f in (composites.allclose, gelu, composites.isclose, xp.relu, where)},
     **taking("x x_min x_max", {"clip": xp.clip}),
     **taking("condlist choicelist default", {"select": numpy_dialect.select}),
 }

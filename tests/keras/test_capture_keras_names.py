@@ -63,6 +63,38 @@ SAMPLES: dict[str, list[Call]] = {
     **{name: [lambda f, x, g, o: f(x > 0, g > 0), lambda f, x, g, o: f(x, g)] for name in LOGICAL},
     **{name: [lambda f, x, g, o: f(whole(o, x), whole(o, g))] for name in BITWISE},
     "append": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 1)],
+    "array_split": [lambda f, x, g, o: f(x, 2), lambda f, x, g, o: f(x, 3, 1)],
+    "batch_normalization": [
+        lambda f, x, g, o: f(x, g[0], o.square(g[1]), 1),
+        lambda f, x, g, o: f(x, g[0], o.square(g[1]), -1, x[0], g[2], 0.01),
+    ],
+    "binary_crossentropy": [
+        lambda f, x, g, o: f(o.sigmoid(g), o.sigmoid(x)),
+        lambda f, x, g, o: f(o.sigmoid(g), x, from_logits=True),
+    ],
+    "categorical_crossentropy": [
+        lambda f, x, g, o: f(o.softmax(g), o.softmax(x)),
+        lambda f, x, g, o: f(o.softmax(g), x, from_logits=True),
+        lambda f, x, g, o: f(o.softmax(g, 0), x, True, 0),
+    ],
+    "cross": [lambda f, x, g, o: f(x[:2, :3], g[:2, :3], axis=-1)],
+    "diag": [lambda f, x, g, o: f(x[0]), lambda f, x, g, o: f(x, 1)],
+    "diagflat": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x[0], -1)],
+    "diagonal": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, -1)],
+    "dstack": [lambda f, x, g, o: f([x, g]), lambda f, x, g, o: f([x[0], g[0]])],
+    "inner": [lambda f, x, g, o: f(x[0], g[0])],
+    "kron": [lambda f, x, g, o: f(x, g)],
+    "meshgrid": [
+        lambda f, x, g, o: f(x[0], g[:, 1]),
+        lambda f, x, g, o: f(x[0], g[:, 1], indexing="ij"),
+    ],
+    "rot90": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 3)],
+    "trace": [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, 1)],
+    "trapezoid": [
+        lambda f, x, g, o: f(x),
+        lambda f, x, g, o: f(x, g),
+        lambda f, x, g, o: f(x, None, 0.5, 0),
+    ],
     "bitwise_invert": [lambda f, x, g, o: f(whole(o, x))],
     "bitwise_not": [lambda f, x, g, o: f(whole(o, x))],
     "broadcast_to": [lambda f, x, g, o: f(x, (2, 3, 4))],
@@ -139,6 +171,40 @@ ACTIVATIONS: dict[str, list[Call]] = {
         lambda f, x, g, o: f(x, 0.0, None, 1.0),
     ],
     "threshold": [lambda f, x, g, o: f(x, 0.5, -1.0)],
+}
+# By probabilities, or as they are.
+LOSSES: dict[str, list[Call]] = {
+    **{
+        name: [lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g))]
+        for name in words(
+            "binary_crossentropy binary_focal_crossentropy categorical_crossentropy "
+            "categorical_focal_crossentropy dice kl_divergence mean_squared_logarithmic_error "
+            "poisson tversky"
+        )
+    },
+    **{
+        name: [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g[:, :1])]
+        for name in words("log_cosh mean_absolute_error mean_squared_error")
+    },
+    "binary_crossentropy": [
+        lambda f, x, g, o: f(o.sigmoid(x), g, True),
+        lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g), False, 0.1, 0),
+    ],
+    "binary_focal_crossentropy": [
+        lambda f, x, g, o: f(o.sigmoid(x), o.sigmoid(g)),
+        lambda f, x, g, o: f(o.sigmoid(x), g, True, 0.3, 1.5, True, 0.1),
+    ],
+    "categorical_crossentropy": [lambda f, x, g, o: f(o.softmax(x), g, True, 0.1)],
+    "categorical_focal_crossentropy": [
+        lambda f, x, g, o: f(o.softmax(x), o.softmax(g)),
+        lambda f, x, g, o: f(o.softmax(x), g, 0.3, 1.5, True, 0.1),
+    ],
+    "categorical_hinge": [lambda f, x, g, o: f(o.sigmoid(x), g)],
+    "cosine_similarity": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 0)],
+    "hinge": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(o.cast(x > 0, "float32"), g)],
+    "huber": [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(x, g, 0.5)],
+    "mean_absolute_percentage_error": [lambda f, x, g, o: f(x + 3.0, g)],
+    "squared_hinge": [lambda f, x, g, o: f(o.sign(x), g)],
 }
 # These give no tensor, or one with anything in it; `test_capture_keras.py` has rules that use them.
 ELSEWHERE = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"}
@@ -235,8 +301,17 @@ def test_an_activation_of_keras_means_what_keras_computes(name: str, scratch: st
         assert_means_the_same(name, getattr(activations, name), sample, scratch)
 
 
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_a_loss_of_keras_means_what_keras_computes(name: str, scratch: str) -> None:
+    from keras import losses
+
+    for sample in LOSSES[name]:
+        assert_means_the_same(name, getattr(losses, name), sample, scratch)
+
+
 def test_every_captured_name_of_keras_is_compared() -> None:
     from multigrad.keras.dialect import NAMES
 
+    assert set(LOSSES) == set(NAMES["losses"])
     assert set(SAMPLES) | ELSEWHERE == set(NAMES["ops"])
     assert set(ACTIVATIONS) == set(NAMES["activations"])

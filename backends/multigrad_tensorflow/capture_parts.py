@@ -1,0 +1,145 @@
+"""TensorFlow's dialect, diagonals, grids, borders and losses; see `capture.py`.
+
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `capture.py`
+fills in its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import index
+from typing import Any
+
+import tensorflow as tf
+
+from multigrad.capture import diagonals, losses, neighbors, parts, products
+from multigrad.capture.dialect import find_dialect
+from multigrad.tracing import xp_all as xp
+
+from .capture_shapes import static
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+def only(k: Any, *defaults: tuple[str, Any, Any]) -> int:
+    """Return a diagonal's number.
+
+    Raises:
+        TypeError: it is a band, or one of the options has another value than its default.
+    """
+    given = static(k)
+    if isinstance(given, list | tuple):
+        raise TypeError(f"a band of diagonals {given}; give one")
+    for name, value, default in defaults:
+        if static(value) != default:
+            raise TypeError(f"{name}={value!r}; only its default is known")
+    return index(given)
+
+
+def diag(
+    diagonal: Tensor, k: Any, num_rows: Any, num_cols: Any, padding_value: Any, align: Any
+) -> Tensor:
+    size = (("num_rows", num_rows, -1), ("num_cols", num_cols, -1))
+    return diagonals.embedded(diagonal, only(k, *size, ("padding_value", padding_value, 0)))
+
+
+def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
+    return diagonals.matrix_diagonal(input, only(k))
+
+
+def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: Any) -> Tensor:
+    return diagonals.with_diagonal(input, diagonal) if only(k) == 0 else _refuse_k(k)
+
+
+def _refuse_k(k: Any) -> Tensor:
+    raise TypeError(f"set_diag of the diagonal {k}; the main one is known")
+
+
+def tensor_diag(diagonal: Tensor) -> Tensor:
+    if parts.rank(diagonal) != 1:
+        raise TypeError(f"tensor_diag of {parts.rank(diagonal)} axes; 1 is known")
+    return diagonals.embedded(diagonal)
+
+
+def tensor_diag_part(input: Tensor) -> Tensor:
+    if parts.rank(input) != 2:
+        raise TypeError(f"tensor_diag_part of {parts.rank(input)} axes; 2 are known")
+    return diagonals.diagonal(input)
+
+
+def meshgrid(*args: Tensor, indexing: str = "xy", name: Any = None) -> list[Tensor]:
+    return [*parts.meshgrid(*args, indexing=indexing)]
+
+
+MODES = {"CONSTANT": "constant", "REFLECT": "reflect", "SYMMETRIC": "symmetric"}
+
+
+def pad(tensor: Tensor, paddings: Any, mode: str, constant_values: Any) -> Tensor:
+    if mode.upper() not in MODES:
+        raise TypeError(f"pad in mode {mode!r}; {', '.join(MODES)} are known")
+    return neighbors.padded(tensor, static(paddings), MODES[mode.upper()], constant_values)
+
+
+def tensordot(a: Any, b: Any, axes: Any) -> Tensor:
+    return products.tensordot(a, b, static(axes))
+
+
+def cross(a: Tensor, b: Tensor) -> Tensor:
+    return products.cross(a, b)
+
+
+def weighted_moments(x: Tensor, axes: Any, frequency_weights: Any, keepdims: bool) -> Any:
+    """The mean and the variance, by weight."""
+    axis = static(axes)
+    weights = xp.broadcast_to(frequency_weights, x)
+    total = xp.sum(weights, axis, keepdims=True)
+    mean = xp.sum(xp.multiply(x, weights), axis, keepdims=True) / total
+    off = xp.square(xp.subtract(x, mean))
+    variance = xp.sum(xp.multiply(off, weights), axis, keepdims) / xp.sum(weights, axis, keepdims)
+    return mean if keepdims else xp.squeeze(mean, axis), variance
+
+
+def weighted_cross_entropy(labels: Any, logits: Any, pos_weight: Any) -> Tensor:
+    return losses.binary_cross_entropy_with_logits(logits, labels, pos_weight)
+
+
+def log_poisson_loss(targets: Any, log_input: Tensor, compute_full_loss: bool) -> Tensor:
+    loss = losses.poisson(log_input, targets)
+    if not compute_full_loss:
+        return loss
+    small = xp.greater_equal(targets, 0.0) & xp.less_equal(targets, 1.0)
+    return loss + xp.where(small, 0.0, losses.stirling(targets))
+
+
+# einsum and meshgrid take any number of operands: they are called as they are.
+SPREAD: dict[Any, Handler] = {tf.meshgrid: meshgrid}
+ALIASES: dict[Any, Handler] = {
+    tf.linalg.diag: diag, tf.linalg.diag_part: diag_part, tf.linalg.set_diag: set_diag,
+    tf.linalg.tensor_diag: tensor_diag, tf.linalg.tensor_diag_part: tensor_diag_part, tf.pad: pad,
+    tf.tensordot: tensordot, tf.linalg.cross: cross, tf.nn.weighted_moments: weighted_moments,
+    tf.nn.weighted_cross_entropy_with_logits: weighted_cross_entropy,
+    tf.nn.log_poisson_loss: log_poisson_loss,
+}  # fmt: skip
+
+
+class WithKeras(Mapping[Any, Handler]):
+    """TensorFlow's aliases, and Keras's where it is imported: `tf.keras.losses` are its own."""
+
+    def __init__(self, aliases: Mapping[Any, Handler]) -> None:
+        self.aliases = aliases
+
+    def __getitem__(self, function: Any) -> Handler:
+        known = self.aliases.get(function)
+        if known is not None:
+            return known
+        keras = find_dialect("keras")
+        if keras is None:
+            raise KeyError(function)
+        return keras.aliases[function]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.aliases)
+
+    def __len__(self) -> int:
+        return len(self.aliases)

@@ -1,0 +1,217 @@
+"""Torch's dialect, layers of `torch.nn.functional`; see `capture.py`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture import layers, neighbors
+from multigrad.capture import xp as xp_dialect
+from multigrad.capture.parts import length, rank
+from multigrad.tracing import xp_all as xp
+
+Tensor = Any
+
+
+def linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    return layers.linear(input, weight, bias)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    return layers.bilinear(input1, input2, weight, bias)
+
+
+# --- normalizations -------------------------------------------------------------------------------
+def last_axes(normalized_shape: Sequence[int], x: Tensor) -> list[int]:
+    """Return the axes of a shape that x ends in.
+
+    Raises:
+        TypeError: it ends in another.
+    """
+    given = [operator.index(n) for n in normalized_shape]
+    axes = [*range(-len(given), 0)]
+    if [length(x, axis) for axis in axes] != given:
+        raise TypeError(f"it normalizes over {given}, which is not how the shape ends")
+    return axes
+
+
+def layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Any = None,
+               bias: Any = None, eps: float = 1e-05) -> Tensor:  # fmt: skip
+    return layers.layer_norm(input, last_axes(normalized_shape, input), weight, bias, eps)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Tensor:
+    added = xp_dialect.finfo(input.dtype).eps if eps is None else eps
+    return layers.rms_norm(input, last_axes(normalized_shape, input), weight, added)
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05
+) -> Tensor:
+    return layers.group_norm(input, num_groups, weight, bias, eps)
+
+
+def batch_norm(input: Tensor, running_mean: Any, running_var: Any, weight: Any = None,
+               bias: Any = None, training: bool = False, momentum: float = 0.1,
+               eps: float = 1e-05) -> Tensor:  # fmt: skip
+    if training:
+        if running_mean is not None or running_var is not None:
+            raise TypeError("batch_norm updates its running statistics; use eval()")
+        return layers.batch_norm(input, None, None, weight, bias, eps=eps)
+    return layers.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+
+
+def instance_norm(input: Tensor, running_mean: Any = None, running_var: Any = None,
+                  weight: Any = None, bias: Any = None, use_input_stats: bool = True,
+                  momentum: float = 0.1, eps: float = 1e-05) -> Tensor:  # fmt: skip
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    if running_mean is not None or running_var is not None:
+        raise TypeError("instance_norm updates its running statistics; use eval()")
+    return layers.instance_norm(input, weight, bias, eps)
+
+
+# --- distances ------------------------------------------------------------------------------------
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    return layers.cosine_similarity(x1, x2, dim, eps)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    return layers.pairwise_distance(x1, x2, p, eps, keepdim)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    return layers.distances(x1, x2, p)
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    return layers.own_distances(input, p)
+
+
+# --- attention, activations -----------------------------------------------------------------------
+def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None,
+              dropout_p: float = 0.0, is_causal: bool = False, scale: Any = None,
+              enable_gqa: bool = False) -> Tensor:  # fmt: skip
+    if dropout_p or enable_gqa:
+        raise TypeError("attention with dropout_p or enable_gqa")
+    return layers.attention(query, key, value, mask=attn_mask, is_causal=is_causal, scale=scale)
+
+
+def prelu(input: Tensor, weight: Any) -> Tensor:
+    return layers.prelu(input, weight)
+
+
+def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False,
+          inplace: bool = False) -> Tensor:  # fmt: skip
+    """Out of training the slope is the middle one."""
+    if training:
+        raise TypeError("rrelu in training; multiply with a draw")
+    return xp.leaky_relu(input, (lower + upper) / 2)
+
+
+def no_dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    if training:
+        raise TypeError("this dropout in training; multiply with a draw, or use F.dropout")
+    return input
+
+
+def alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    return no_dropout(input, p, training)
+
+
+# --- pictures -------------------------------------------------------------------------------------
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """Channels made into finer rows and columns."""
+    *lead, channels, rows, columns = (length(input, i) for i in range(rank(input)))
+    r, n = upscale_factor, len(lead)
+    blocks = xp.reshape(input, (*lead, channels // r**2, r, r, rows, columns))
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    shape = (*lead, channels // r**2, rows * r, columns * r)
+    return xp.reshape(xp.permute_dims(blocks, order), shape)
+
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """Finer rows and columns made into channels."""
+    *lead, channels, rows, columns = (length(input, i) for i in range(rank(input)))
+    r, n = downscale_factor, len(lead)
+    blocks = xp.reshape(input, (*lead, channels, rows // r, r, columns // r, r))
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return xp.reshape(
+        xp.permute_dims(blocks, order), (*lead, channels * r**2, rows // r, columns // r)
+    )
+
+
+def pooled(input: Tensor, sizes: Any, stride: Any, padding: Any, axes: int) -> Tensor:
+    """Return the windows of the last axes, their elements along new last axes."""
+
+    def per_axis(given: Any) -> list[int]:
+        return (
+            [*given] * (axes // len(given)) if isinstance(given, list | tuple) else [given] * axes
+        )
+
+    steps = per_axis(sizes if stride is None or stride == [] else stride)
+    pads = per_axis(padding)
+    x = xp.pad(input, tuple((n, n) for n in pads)) if any(pads) else input
+    for i, (size, step) in enumerate(zip(per_axis(sizes), steps, strict=True)):
+        x = neighbors.windows(x, i - axes - i, size, step)
+    return x
+
+
+def avg_pool(axes: int) -> Any:
+    """Return the mean over windows of the last axes."""
+
+    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True,
+               divisor_override: Any = None) -> Tensor:  # fmt: skip
+        if ceil_mode or not count_include_pad or divisor_override is not None:
+            raise TypeError("avg_pool in ceil_mode, without the border or by another divisor")
+        over = tuple(range(-axes, 0))
+        return xp.mean(pooled(input, kernel_size, stride, padding, axes), over)
+
+    record.__name__ = record.__qualname__ = f"avg_pool{axes}d"
+    return record
+
+
+def global_pool(axes: int) -> Any:
+    """Return the mean over whole axes."""
+
+    def record(input: Tensor, output_size: Any) -> Tensor:
+        given = output_size if isinstance(output_size, list | tuple) else (output_size,)
+        if set(given) != {1}:
+            raise TypeError(f"adaptive_avg_pool to {output_size}; 1 is known")
+        return xp.mean(input, tuple(range(-axes, 0)), keepdims=True)
+
+    record.__name__ = record.__qualname__ = f"adaptive_avg_pool{axes}d"
+    return record
+
+
+METHODS: dict[str, Any] = {"prelu": prelu}
+ALIASES: dict[Any, Any] = {
+    F.linear: linear, F.bilinear: bilinear, F.layer_norm: layer_norm, torch.layer_norm: layer_norm,
+    F.rms_norm: rms_norm, torch.rms_norm: rms_norm, F.group_norm: group_norm,
+    torch.group_norm: group_norm, F.batch_norm: batch_norm, F.instance_norm: instance_norm,
+    F.cosine_similarity: cosine_similarity, torch.cosine_similarity: cosine_similarity,
+    F.pairwise_distance: pairwise_distance, torch.pairwise_distance: pairwise_distance,
+    torch.cdist: cdist, F.pdist: pdist, torch.pdist: pdist,
+    F.scaled_dot_product_attention: attention, F.prelu: prelu, torch.prelu: prelu,
+    torch.Tensor.prelu: prelu, F.rrelu: rrelu, torch.rrelu: rrelu,
+    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), no_dropout),
+    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), alpha_dropout),
+    F.pixel_shuffle: pixel_shuffle, torch.pixel_shuffle: pixel_shuffle,
+    F.pixel_unshuffle: pixel_unshuffle, torch.pixel_unshuffle: pixel_unshuffle,
+    F.avg_pool1d: avg_pool(1), F.avg_pool2d: avg_pool(2), F.avg_pool3d: avg_pool(3),
+    F.adaptive_avg_pool1d: global_pool(1), F.adaptive_avg_pool2d: global_pool(2),
+    F.adaptive_avg_pool3d: global_pool(3),
+}  # fmt: skip

@@ -1,0 +1,566 @@
+"""Names of torch that are composed from ops: on NumPy they give torch's numbers and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.filterwarnings("ignore:reduction. 'mean' divides"),
+    pytest.mark.filterwarnings("ignore:size_average and reduce args"),
+    pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated"),
+    pytest.mark.filterwarnings("ignore:torch.row_stack is deprecated"),
+]
+F = torch.nn.functional
+Tensor = Any
+Call = Callable[..., Any]
+
+
+def ends(p: Tensor) -> Tensor:
+    """0 and 1 where p is below and above a half, with p's gradient."""
+    return p - p.detach() + (p > 0.5).double()
+
+
+# Matrices x and y, w square, v a vector, b a batch of matrices, p and q between 0 and 1.
+CALLS: dict[str, list[Call]] = {
+    "linear": [
+        lambda x, y, w, v, b, p, q: F.linear(x, w),
+        lambda x, y, w, v, b, p, q: F.linear(x, w, v),
+        lambda x, y, w, v, b, p, q: F.linear(x, w, bias=None),
+        lambda x, y, w, v, b, p, q: F.linear(b, w, v),
+        lambda x, y, w, v, b, p, q: F.linear(v, w),
+    ],
+    "bilinear": [
+        lambda x, y, w, v, b, p, q: F.bilinear(x, y, b[:, :, :1].expand(2, 3, 1).new_ones(2, 4, 4)),
+    ],
+    "unbind": [
+        lambda x, y, w, v, b, p, q: x.unbind(0),
+        lambda x, y, w, v, b, p, q: torch.unbind(x, 1),
+        lambda x, y, w, v, b, p, q: x.unbind(-1)[1],
+        lambda x, y, w, v, b, p, q: sum(x.unbind()),
+    ],
+    "chunk": [
+        lambda x, y, w, v, b, p, q: x.chunk(2, dim=1),
+        lambda x, y, w, v, b, p, q: torch.chunk(x, 2, -1),
+        lambda x, y, w, v, b, p, q: torch.chunk(x, 3),
+        lambda x, y, w, v, b, p, q: x.chunk(2),
+        lambda x, y, w, v, b, p, q: torch.chunk(v, 3),
+    ],
+    "split": [
+        lambda x, y, w, v, b, p, q: x.split(2, dim=1),
+        lambda x, y, w, v, b, p, q: x.split(2),
+        lambda x, y, w, v, b, p, q: torch.split(x, [1, 3], dim=1),
+        lambda x, y, w, v, b, p, q: torch.split(x, 1),
+        lambda x, y, w, v, b, p, q: x.split([1, 2]),
+        lambda x, y, w, v, b, p, q: torch.split(x, split_size_or_sections=3, dim=-1),
+        lambda x, y, w, v, b, p, q: torch.split_with_sizes(x, [1, 2]),
+        lambda x, y, w, v, b, p, q: torch.tensor_split(x, 3, dim=1),
+        lambda x, y, w, v, b, p, q: torch.tensor_split(x, (1, 2), dim=1),
+        lambda x, y, w, v, b, p, q: x.tensor_split(2),
+        lambda x, y, w, v, b, p, q: torch.hsplit(x, 2),
+        lambda x, y, w, v, b, p, q: torch.vsplit(x, 3),
+        lambda x, y, w, v, b, p, q: torch.hsplit(x, [1]),
+    ],
+    "hstack": [
+        lambda x, y, w, v, b, p, q: torch.hstack([x, y]),
+        lambda x, y, w, v, b, p, q: torch.hstack((v, v)),
+    ],
+    "vstack": [
+        lambda x, y, w, v, b, p, q: torch.vstack([x, y]),
+        lambda x, y, w, v, b, p, q: torch.vstack((v, v)),
+    ],
+    "row_stack": [
+        lambda x, y, w, v, b, p, q: torch.row_stack((v, v)),
+    ],
+    "dstack": [
+        lambda x, y, w, v, b, p, q: torch.dstack([x, y]),
+        lambda x, y, w, v, b, p, q: torch.dstack((v, v)),
+    ],
+    "column_stack": [
+        lambda x, y, w, v, b, p, q: torch.column_stack([x, y]),
+        lambda x, y, w, v, b, p, q: torch.column_stack([v, v]),
+    ],
+    "diag": [
+        lambda x, y, w, v, b, p, q: torch.diag(v),
+        lambda x, y, w, v, b, p, q: torch.diag(w),
+        lambda x, y, w, v, b, p, q: torch.diag(v, 1),
+        lambda x, y, w, v, b, p, q: torch.diag(w, -1),
+        lambda x, y, w, v, b, p, q: w.diag(),
+        lambda x, y, w, v, b, p, q: torch.diagonal(w),
+        lambda x, y, w, v, b, p, q: torch.diagonal(b, dim1=1, dim2=2),
+        lambda x, y, w, v, b, p, q: torch.diagonal(x, offset=1),
+        lambda x, y, w, v, b, p, q: torch.diagonal(b, 0, -2, -1),
+        lambda x, y, w, v, b, p, q: torch.diag_embed(v),
+        lambda x, y, w, v, b, p, q: torch.diag_embed(x),
+        lambda x, y, w, v, b, p, q: torch.diagflat(x),
+    ],
+    "diagonal": [
+        lambda x, y, w, v, b, p, q: w.diagonal().sum(),
+        lambda x, y, w, v, b, p, q: torch.triu(w, diagonal=1),
+        lambda x, y, w, v, b, p, q: torch.linalg.diagonal(w),
+    ],
+    "trace": [
+        lambda x, y, w, v, b, p, q: torch.trace(w),
+    ],
+    "eye": [
+        lambda x, y, w, v, b, p, q: torch.eye(4) * w,
+        lambda x, y, w, v, b, p, q: torch.eye(4, dtype=torch.float64) @ w,
+        lambda x, y, w, v, b, p, q: torch.eye(x.shape[1], dtype=x.dtype) - w,
+        lambda x, y, w, v, b, p, q: torch.eye(x.size(0), x.size(1), dtype=x.dtype) * x,
+        lambda x, y, w, v, b, p, q: torch.eye(w.size(-1)).to(w) + w,
+    ],
+    "tril": [
+        lambda x, y, w, v, b, p, q: torch.tril(w),
+        lambda x, y, w, v, b, p, q: w.tril(-1),
+        lambda x, y, w, v, b, p, q: torch.tril(b),
+    ],
+    "broadcast_tensors": [
+        lambda x, y, w, v, b, p, q: torch.broadcast_tensors(x, v),
+        lambda x, y, w, v, b, p, q: torch.broadcast_tensors(x, v)[1],
+        lambda x, y, w, v, b, p, q: (
+            torch.broadcast_tensors(v, torch.tensor(2.0, dtype=torch.float64))[1] * v
+        ),
+    ],
+    "meshgrid": [
+        lambda x, y, w, v, b, p, q: torch.meshgrid(v, v, indexing="ij"),
+        lambda x, y, w, v, b, p, q: torch.meshgrid(v, x[:, 0], indexing="xy"),
+        lambda x, y, w, v, b, p, q: torch.meshgrid(v, x[:, 0], indexing="ij")[0],
+    ],
+    "cartesian_prod": [
+        lambda x, y, w, v, b, p, q: torch.cartesian_prod(v, v),
+    ],
+    "layer_norm": [
+        lambda x, y, w, v, b, p, q: F.layer_norm(x, (4,)),
+        lambda x, y, w, v, b, p, q: F.layer_norm(x, x.shape[-1:]),
+        lambda x, y, w, v, b, p, q: F.layer_norm(x, [4], v, v),
+        lambda x, y, w, v, b, p, q: F.layer_norm(x, (3, 4)),
+        lambda x, y, w, v, b, p, q: F.layer_norm(b, (3, 4), x, y),
+        lambda x, y, w, v, b, p, q: F.layer_norm(x, (4,), weight=v, eps=1e-3),
+        lambda x, y, w, v, b, p, q: F.layer_norm(x, x.size()[1:], v, v, 1e-5),
+    ],
+    "group_norm": [
+        lambda x, y, w, v, b, p, q: F.group_norm(b.reshape(2, 6, 2), 3),
+        lambda x, y, w, v, b, p, q: F.group_norm(b.reshape(2, 4, 3), 2, v, v),
+    ],
+    "rms_norm": [
+        lambda x, y, w, v, b, p, q: F.rms_norm(x, (4,)),
+        lambda x, y, w, v, b, p, q: F.rms_norm(x, (4,), v),
+        lambda x, y, w, v, b, p, q: F.rms_norm(x, (4,), v, 1e-5),
+    ],
+    "batch_norm": [
+        lambda x, y, w, v, b, p, q: F.batch_norm(x, v, p[0]),
+        lambda x, y, w, v, b, p, q: F.batch_norm(x, v, p[0], v, v),
+        lambda x, y, w, v, b, p, q: F.batch_norm(x, v, p[0], v, v, False, 0.1, 1e-3),
+        lambda x, y, w, v, b, p, q: F.batch_norm(x, None, None, training=True),
+        lambda x, y, w, v, b, p, q: F.batch_norm(b.transpose(1, 2), v, p[0], v, v),
+    ],
+    "instance_norm": [
+        lambda x, y, w, v, b, p, q: F.instance_norm(b),
+    ],
+    "normalize": [
+        lambda x, y, w, v, b, p, q: F.normalize(x),
+        lambda x, y, w, v, b, p, q: F.normalize(x, dim=0),
+        lambda x, y, w, v, b, p, q: F.normalize(x, p=1, dim=-1),
+        lambda x, y, w, v, b, p, q: F.normalize(x, 2, 1, 1e-6),
+    ],
+    "cosine_similarity": [
+        lambda x, y, w, v, b, p, q: F.cosine_similarity(x, y),
+        lambda x, y, w, v, b, p, q: F.cosine_similarity(x, y, dim=0),
+        lambda x, y, w, v, b, p, q: F.cosine_similarity(x, v, dim=-1, eps=1e-6),
+        lambda x, y, w, v, b, p, q: torch.cosine_similarity(x, y, 1),
+    ],
+    "pairwise_distance": [
+        lambda x, y, w, v, b, p, q: F.pairwise_distance(x, y),
+        lambda x, y, w, v, b, p, q: F.pairwise_distance(x, y, p=1.0),
+        lambda x, y, w, v, b, p, q: F.pairwise_distance(x, y, 2, 1e-6, True),
+    ],
+    "cdist": [
+        lambda x, y, w, v, b, p, q: torch.cdist(x, y),
+        lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=1.0),
+        lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=2),
+        lambda x, y, w, v, b, p, q: torch.cdist(x, w, p=float("inf")),
+    ],
+    "dist": [
+        lambda x, y, w, v, b, p, q: torch.dist(x, y),
+        lambda x, y, w, v, b, p, q: torch.dist(x, y, 1),
+    ],
+    "pdist": [
+        lambda x, y, w, v, b, p, q: F.pdist(x),
+    ],
+    "kron": [
+        lambda x, y, w, v, b, p, q: torch.kron(w, x),
+    ],
+    "movedim": [
+        lambda x, y, w, v, b, p, q: torch.movedim(b, 0, 2),
+        lambda x, y, w, v, b, p, q: torch.movedim(b, (0, 1), (1, 2)),
+    ],
+    "unflatten": [
+        lambda x, y, w, v, b, p, q: x.unflatten(1, (2, 2)),
+        lambda x, y, w, v, b, p, q: torch.unflatten(x, -1, (2, -1)),
+    ],
+    "flatten": [
+        lambda x, y, w, v, b, p, q: b.flatten(1),
+        lambda x, y, w, v, b, p, q: b.flatten(start_dim=1),
+        lambda x, y, w, v, b, p, q: torch.flatten(b, 1),
+        lambda x, y, w, v, b, p, q: torch.flatten(b, 0, 1),
+        lambda x, y, w, v, b, p, q: b.flatten(0, 1),
+        lambda x, y, w, v, b, p, q: b.flatten(-2),
+        lambda x, y, w, v, b, p, q: torch.flatten(b, start_dim=-2, end_dim=-1),
+        lambda x, y, w, v, b, p, q: x.flatten(),
+    ],
+    "lerp": [
+        lambda x, y, w, v, b, p, q: torch.lerp(x, y, 0.3),
+        lambda x, y, w, v, b, p, q: torch.lerp(x, y, p),
+        lambda x, y, w, v, b, p, q: x.lerp(y, 0.5),
+    ],
+    "addmm": [
+        lambda x, y, w, v, b, p, q: torch.addmm(y, x, w),
+        lambda x, y, w, v, b, p, q: torch.addmm(v, x, w, beta=0.5, alpha=2.0),
+        lambda x, y, w, v, b, p, q: y.addmm(x, w),
+    ],
+    "baddbmm": [
+        lambda x, y, w, v, b, p, q: torch.baddbmm(b, b, w.expand(2, 4, 4)),
+    ],
+    "addmv": [
+        lambda x, y, w, v, b, p, q: torch.addmv(x[:, 0], x, v),
+    ],
+    "addr": [
+        lambda x, y, w, v, b, p, q: torch.addr(x, x[:, 0], v),
+    ],
+    "addbmm": [
+        lambda x, y, w, v, b, p, q: torch.addbmm(x, b, w.expand(2, 4, 4)),
+    ],
+    "bmm": [
+        lambda x, y, w, v, b, p, q: torch.bmm(b, b.transpose(1, 2)),
+        lambda x, y, w, v, b, p, q: b.bmm(b.mT),
+    ],
+    "mm": [
+        lambda x, y, w, v, b, p, q: torch.mm(x, w),
+        lambda x, y, w, v, b, p, q: x.mm(w),
+    ],
+    "mv": [
+        lambda x, y, w, v, b, p, q: torch.mv(x, v),
+        lambda x, y, w, v, b, p, q: x.mv(v),
+    ],
+    "dot": [
+        lambda x, y, w, v, b, p, q: torch.dot(v, v),
+        lambda x, y, w, v, b, p, q: v.dot(v),
+        lambda x, y, w, v, b, p, q: torch.vdot(v, v),
+        lambda x, y, w, v, b, p, q: torch.linalg.multi_dot([x, w, v]),
+        lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(x, y, p),
+        lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(b, b, b, is_causal=True),
+        lambda x, y, w, v, b, p, q: F.scaled_dot_product_attention(b, b, b, scale=0.3),
+        lambda x, y, w, v, b, p, q: torch.linalg.vecdot(x, y),
+        lambda x, y, w, v, b, p, q: torch.tensordot(x, w, dims=1),
+        lambda x, y, w, v, b, p, q: torch.tensordot(x, y, dims=([0, 1], [0, 1])),
+    ],
+    "inner": [
+        lambda x, y, w, v, b, p, q: torch.inner(x, y),
+        lambda x, y, w, v, b, p, q: torch.inner(v, v),
+        lambda x, y, w, v, b, p, q: x.inner(v),
+    ],
+    "outer": [
+        lambda x, y, w, v, b, p, q: torch.outer(v, v),
+        lambda x, y, w, v, b, p, q: v.outer(v),
+    ],
+    "ger": [
+        lambda x, y, w, v, b, p, q: torch.ger(v, v),
+    ],
+    "chain_matmul": [
+        lambda x, y, w, v, b, p, q: torch.chain_matmul(x, w, w),
+    ],
+    "logaddexp": [
+        lambda x, y, w, v, b, p, q: torch.logaddexp(x, y),
+        lambda x, y, w, v, b, p, q: torch.logaddexp2(x, y),
+        lambda x, y, w, v, b, p, q: x.logaddexp(y),
+    ],
+    "hypot": [
+        lambda x, y, w, v, b, p, q: torch.hypot(x, y),
+    ],
+    "xlogy": [
+        lambda x, y, w, v, b, p, q: torch.xlogy(p, p),
+        lambda x, y, w, v, b, p, q: torch.special.xlogy(x, p),
+    ],
+    "entropy": [
+        lambda x, y, w, v, b, p, q: torch.special.entr(p),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy(p, q),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy(p, q, weight=v.exp()),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy(p, (q > 0.5).double(), reduction="none"),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy_with_logits(x, q),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy_with_logits(x, q, reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy_with_logits(x, q, pos_weight=p[0]),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy_with_logits(x, q, weight=p),
+        lambda x, y, w, v, b, p, q: F.cross_entropy(x, y.softmax(1)),
+        lambda x, y, w, v, b, p, q: F.cross_entropy(x, y.softmax(1), reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.cross_entropy(x, y.softmax(1), label_smoothing=0.1),
+        lambda x, y, w, v, b, p, q: F.cross_entropy(x, y.softmax(1), weight=p[0], reduction="none"),
+    ],
+    "diff": [
+        lambda x, y, w, v, b, p, q: torch.diff(x),
+        lambda x, y, w, v, b, p, q: torch.diff(x, dim=0),
+        lambda x, y, w, v, b, p, q: torch.diff(x, n=2),
+        lambda x, y, w, v, b, p, q: x.diff(),
+        lambda x, y, w, v, b, p, q: torch.diff(x, prepend=y[:, :1]),
+        lambda x, y, w, v, b, p, q: torch.diff(x, dim=-1, append=y),
+    ],
+    "trapezoid": [
+        lambda x, y, w, v, b, p, q: torch.trapezoid(x),
+        lambda x, y, w, v, b, p, q: torch.trapezoid(x, dx=0.5),
+        lambda x, y, w, v, b, p, q: torch.trapezoid(y, x, dim=1),
+        lambda x, y, w, v, b, p, q: torch.cumulative_trapezoid(x),
+    ],
+    "trapz": [
+        lambda x, y, w, v, b, p, q: torch.trapz(y, x),
+    ],
+    "nansum": [
+        lambda x, y, w, v, b, p, q: torch.nansum(x),
+        lambda x, y, w, v, b, p, q: x.nansum(0),
+    ],
+    "nanmean": [
+        lambda x, y, w, v, b, p, q: torch.nanmean(x, dim=1),
+    ],
+    "std_mean": [
+        lambda x, y, w, v, b, p, q: torch.std_mean(x, dim=1),
+    ],
+    "var_mean": [
+        lambda x, y, w, v, b, p, q: torch.var_mean(x, dim=0),
+        lambda x, y, w, v, b, p, q: torch.var_mean(x, dim=-1, keepdim=True, unbiased=False),
+    ],
+    "aminmax": [
+        lambda x, y, w, v, b, p, q: torch.aminmax(x),
+        lambda x, y, w, v, b, p, q: torch.aminmax(x, dim=1, keepdim=True),
+    ],
+    "cov": [
+        lambda x, y, w, v, b, p, q: torch.cov(x),
+    ],
+    "loss": [
+        lambda x, y, w, v, b, p, q: F.mse_loss(x, y),
+        lambda x, y, w, v, b, p, q: F.mse_loss(x, y, reduction="none"),
+        lambda x, y, w, v, b, p, q: F.mse_loss(x, y, reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.mse_loss(x, y.detach()),
+        lambda x, y, w, v, b, p, q: F.l1_loss(x, y),
+        lambda x, y, w, v, b, p, q: F.l1_loss(x, y, reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y),
+        lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y, beta=0.5),
+        lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y, reduction="none", beta=2.0),
+        lambda x, y, w, v, b, p, q: F.huber_loss(x, y),
+        lambda x, y, w, v, b, p, q: F.huber_loss(x, y, delta=0.5),
+        lambda x, y, w, v, b, p, q: F.huber_loss(x, y, "sum", 2.0),
+        lambda x, y, w, v, b, p, q: F.cosine_embedding_loss(x, y, torch.tensor([1.0, -1.0, 1.0])),
+        lambda x, y, w, v, b, p, q: F.cosine_embedding_loss(x, y, x[:, 0].sign(), margin=0.2),
+        lambda x, y, w, v, b, p, q: F.hinge_embedding_loss(x, y.sign()),
+        lambda x, y, w, v, b, p, q: F.hinge_embedding_loss(
+            x, y.sign(), margin=0.5, reduction="sum"
+        ),
+        lambda x, y, w, v, b, p, q: F.margin_ranking_loss(x, y, q.sign()),
+        lambda x, y, w, v, b, p, q: F.margin_ranking_loss(x, y, (q - 0.5).sign(), margin=0.3),
+        lambda x, y, w, v, b, p, q: F.triplet_margin_loss(x, y, q),
+        lambda x, y, w, v, b, p, q: F.triplet_margin_loss(x, y, q, margin=2.0, p=1, swap=True),
+        lambda x, y, w, v, b, p, q: F.triplet_margin_with_distance_loss(x, y, q),
+        lambda x, y, w, v, b, p, q: F.poisson_nll_loss(x, p),
+        lambda x, y, w, v, b, p, q: F.poisson_nll_loss(x, p * 4, log_input=False, full=True),
+        lambda x, y, w, v, b, p, q: F.poisson_nll_loss(p, q, False, reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p),
+        lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p, full=True, reduction="none"),
+        lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p[:, :1]),
+        lambda x, y, w, v, b, p, q: F.soft_margin_loss(x, y.sign()),
+        lambda x, y, w, v, b, p, q: F.multilabel_soft_margin_loss(x, (q > 0.5).double()),
+    ],
+    "kl_div": [
+        lambda x, y, w, v, b, p, q: F.kl_div(x.log_softmax(1), y.softmax(1)),
+        lambda x, y, w, v, b, p, q: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"),
+        lambda x, y, w, v, b, p, q: F.kl_div(
+            x.log_softmax(1), y.log_softmax(1), log_target=True, reduction="sum"
+        ),
+        lambda x, y, w, v, b, p, q: F.kl_div(x, p, reduction="none"),
+    ],
+    "prelu": [
+        lambda x, y, w, v, b, p, q: F.prelu(x, v),
+        lambda x, y, w, v, b, p, q: F.prelu(x, torch.tensor([0.25], dtype=torch.float64)),
+        lambda x, y, w, v, b, p, q: torch.prelu(x, v[:1]),
+    ],
+    "rrelu": [
+        lambda x, y, w, v, b, p, q: F.rrelu(x),
+        lambda x, y, w, v, b, p, q: torch.rrelu(x),
+    ],
+    "dropout": [
+        lambda x, y, w, v, b, p, q: F.dropout(x, 0.5, False),
+        lambda x, y, w, v, b, p, q: F.dropout(x, training=False),
+        lambda x, y, w, v, b, p, q: F.alpha_dropout(x, training=False),
+        lambda x, y, w, v, b, p, q: F.dropout2d(b, training=False),
+    ],
+    "pad": [
+        lambda x, y, w, v, b, p, q: F.pad(x, (1, 1)),
+        lambda x, y, w, v, b, p, q: F.pad(x, (1, 2), mode="reflect"),
+        lambda x, y, w, v, b, p, q: F.pad(x, (1, 0), "replicate"),
+        lambda x, y, w, v, b, p, q: F.pad(x, (-1, 0)),
+        lambda x, y, w, v, b, p, q: F.pad(b, (1, 1), mode="circular"),
+    ],
+    "avg_pool": [
+        lambda x, y, w, v, b, p, q: F.avg_pool1d(b, 2),
+        lambda x, y, w, v, b, p, q: F.avg_pool2d(b, 2),
+        lambda x, y, w, v, b, p, q: F.adaptive_avg_pool1d(b, 1),
+        lambda x, y, w, v, b, p, q: F.adaptive_avg_pool2d(b, 1),
+    ],
+    "pixel": [
+        lambda x, y, w, v, b, p, q: F.pixel_shuffle(b.reshape(1, 4, 3, 2), 2),
+    ],
+    "fliplr": [
+        lambda x, y, w, v, b, p, q: torch.fliplr(x),
+    ],
+    "flipud": [
+        lambda x, y, w, v, b, p, q: torch.flipud(x),
+    ],
+    "rot90": [
+        lambda x, y, w, v, b, p, q: torch.rot90(x),
+    ],
+    "decimals": [
+        lambda x, y, w, v, b, p, q: torch.round(x, decimals=1),
+        lambda x, y, w, v, b, p, q: x.round(decimals=2),
+    ],
+    "matrix_norm": [
+        lambda x, y, w, v, b, p, q: torch.linalg.matrix_norm(x),
+    ],
+    "cross": [
+        lambda x, y, w, v, b, p, q: torch.linalg.cross(x[:, :3], y[:, :3]),
+        lambda x, y, w, v, b, p, q: torch.cross(x[:, :3], y[:, :3], dim=1),
+    ],
+    "isclose": [
+        lambda x, y, w, v, b, p, q: torch.isclose(x, y),
+    ],
+    "ldexp": [
+        lambda x, y, w, v, b, p, q: torch.ldexp(x, torch.tensor(2.0)),
+    ],
+    "float_power": [
+        lambda x, y, w, v, b, p, q: torch.float_power(p, 2),
+    ],
+    "block_diag": [
+        lambda x, y, w, v, b, p, q: torch.block_diag(x, w),
+    ],
+    "adjoint": [
+        lambda x, y, w, v, b, p, q: torch.adjoint(x),
+    ],
+    "atleast": [
+        lambda x, y, w, v, b, p, q: torch.atleast_2d(v),
+        lambda x, y, w, v, b, p, q: torch.atleast_3d(x),
+        lambda x, y, w, v, b, p, q: torch.atleast_1d(v),
+    ],
+    "unfold": [
+        lambda x, y, w, v, b, p, q: x.unfold(1, 2, 1),
+        lambda x, y, w, v, b, p, q: x.unfold(1, 2, 2).mean(-1),
+    ],
+    "matrix_power": [
+        lambda x, y, w, v, b, p, q: torch.linalg.matrix_power(w, 3),
+    ],
+    "dsplit": [
+        lambda x, y, w, v, b, p, q: torch.dsplit(b, 2),
+        lambda x, y, w, v, b, p, q: b.dsplit([1, 3]),
+    ],
+    "losses at the edges": [
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy(ends(p), q.detach(), reduction="none"),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy(
+            ends(p), ends(q).detach(), reduction="sum"
+        ),
+        lambda x, y, w, v, b, p, q: F.smooth_l1_loss(x, y + (x - y).detach(), reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.huber_loss(x * 1e30, y, reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.margin_ranking_loss(
+            x, x.detach().clone(), y.sign(), reduction="sum"
+        ),
+        lambda x, y, w, v, b, p, q: F.hinge_embedding_loss(
+            ends(p), -torch.ones_like(p), reduction="sum"
+        ),
+        lambda x, y, w, v, b, p, q: F.gaussian_nll_loss(x, y, p * 1e-9, reduction="none"),
+        lambda x, y, w, v, b, p, q: F.cosine_similarity(x * 0, y),
+        lambda x, y, w, v, b, p, q: F.pairwise_distance(x, x.detach(), eps=0.0),
+        lambda x, y, w, v, b, p, q: torch.cdist(x, x.detach()),
+        lambda x, y, w, v, b, p, q: F.triplet_margin_loss(x, y, y),
+        lambda x, y, w, v, b, p, q: F.kl_div(x, ends(p).detach(), reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.binary_cross_entropy_with_logits(x * 100, q, reduction="sum"),
+        lambda x, y, w, v, b, p, q: F.poisson_nll_loss(x, ends(p) * 2, full=True),
+        lambda x, y, w, v, b, p, q: F.prelu(x * (p > 0.5), v),
+    ],
+    "old words for a reduction": [
+        lambda x, y, w, v, b, p, q: F.mse_loss(x, y, size_average=False),
+        lambda x, y, w, v, b, p, q: F.l1_loss(x, y, reduce=False),
+    ],
+}
+
+
+def flat(result: Any) -> list[Any]:
+    return [part for each in result for part in flat(each)] if type(result) in KINDS else [result]
+
+
+KINDS = (tuple, list, torch.return_types.aminmax)
+
+
+def inputs() -> list[Any]:
+    draw = np.random.default_rng(3)
+    shapes = (3, 4), (3, 4), (4, 4), 4, (2, 3, 4)
+    unit = [draw.uniform(0.1, 0.9, (3, 4)) for _ in range(2)]
+    return [*(draw.normal(size=shape) for shape in shapes), *unit]
+
+
+def weights_of(results: list[Any]) -> list[Any]:
+    draw = np.random.default_rng(5)
+    return [draw.normal(size=np.shape(each)) for each in results]
+
+
+def in_torch(call: Call, arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the results and the gradients; None where torch has none for that argument."""
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
+    for kept in ((0, 5), (0,)):
+        try:
+            flat(call(*tensors))
+        except RuntimeError as error:  # not for every argument
+            assert "not differentiable with respect to" in str(error)
+            tensors = [t if i in kept else t.detach() for i, t in enumerate(tensors)]
+    results = flat(call(*tensors))
+    values = [each.detach().numpy() for each in results]
+    pairs = zip(results, weights_of(values), strict=True)
+    terms = [(each * torch.tensor(w)).sum() for each, w in pairs if each.requires_grad]
+    if not terms:
+        return values, [None] * len(tensors)
+    asked = [t for t in tensors if t.requires_grad]
+    found = iter(torch.autograd.grad(sum(terms), asked, allow_unused=True))
+    own = [next(found) if t.requires_grad else False for t in tensors]
+    zeros = [np.zeros(array.shape) for array in arrays]
+    return values, [
+        None if g is False else z if g is None else g.numpy()
+        for g, z in zip(own, zeros, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_name_of_torch_means_what_torch_computes(name: str) -> None:
+    for call in CALLS[name]:
+        line = call.__code__.co_firstlineno
+        arrays = inputs()
+        wanted, wanted_gradients = in_torch(call, arrays)
+        function = xg.function(call, native=False)
+        outputs, pullback = xg.vjp(function, *arrays)
+        given = flat(outputs)
+        assert len(given) == len(wanted), line
+        for each, own in zip(given, wanted, strict=True):
+            np.testing.assert_allclose(each, own, 1e-9, 1e-9, err_msg=f"line {line}")
+        if wanted[0].dtype != np.float64:
+            continue
+        weights = iter(weights_of(wanted))
+        gradients = pullback(like(outputs, weights))
+        for each, own in zip(gradients, wanted_gradients, strict=True):
+            if own is not None:
+                np.testing.assert_allclose(each, own, 1e-9, 1e-9, err_msg=f"line {line}")
+
+
+def like(outputs: Any, weights: Any) -> Any:
+    """Return weights in the structure of the outputs."""
+    if type(outputs) not in KINDS:
+        return next(weights)
+    parts = [like(each, weights) for each in outputs]
+    return type(outputs)(parts)
