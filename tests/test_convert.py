@@ -6,6 +6,7 @@ What it finds about published packages is the corpus in `tests/foreign`.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import sys
 import tomllib
@@ -207,6 +208,24 @@ def test_other_numbers_than_the_originals_are_an_error(
     assert result.output.count("differs: output: ") == 2
 
 
+@pytest.mark.backends("torch")
+def test_what_was_printed_stays_where_somebody_stops_it(
+    module: str, invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from multigrad.cli import convert as command
+
+    def stop_at_doubled(obj: Any, *inputs: Any, **options: Any) -> Any:
+        if obj.__name__ == "Doubled":
+            raise KeyboardInterrupt
+        return convert(obj, *inputs, **options)
+
+    monkeypatch.setattr(command, "convert", stop_at_doubled)
+    result = invoke(module)
+    assert result.exit_code == 130
+    assert f"{module}:Branching" in result.output
+    assert "1 of 3 custom gradients: 1 refused" in result.output
+
+
 @everywhere
 @pytest.mark.parametrize(
     ("name", "words", "message"),
@@ -251,3 +270,29 @@ def test_the_corpus_has_a_verdict_of_each_row_and_none_that_is_a_fault(
     assert len(cases) >= 30
     states = {text.partition(":")[0] for row in rows for text in row.verdicts.values()}
     assert not states & {"differs", "failed", "absent", "needs input"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"),
+    [
+        ("refused: function 'f' (f.py:3) calls g, which is not captured. Write it out", 0),
+        ("refused: function 'f' (f.py:3) calls h, which is not captured", 1),
+        ("equal", 1),
+        ("differs: output: 1.0 instead of 2.0", 1),
+    ],
+)
+def test_a_row_that_does_better_or_worse_than_expected_fails_the_corpus(
+    verdict: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(__file__).parent / "foreign" / "run.py"
+    spec = importlib.util.spec_from_file_location("run_corpus", path)
+    runner = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "run_corpus", runner)
+    spec.loader.exec_module(runner)
+    row = runner.Row("package", "module:f", ("4x6",))
+    expected = {"numpy": "refused: (f.py:3) calls g, which is not captured"}
+    monkeypatch.setattr(runner, "read_cases", lambda chosen=(): [row])
+    monkeypatch.setattr(runner, "read_expected", lambda: {"module:f": expected})
+    monkeypatch.setattr(runner, "run_rows", lambda rows, seconds: [(row, {"numpy": verdict})])
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    assert runner.main() == status

@@ -45,7 +45,11 @@ class Row:
     @property
     def is_equal(self) -> bool:
         """Whether every backend gives the original's numbers."""
-        return all(self.verdicts.get(name) == EQUAL for name in BACKENDS)
+        return all(self.state_on(name) == EQUAL for name in BACKENDS)
+
+    def state_on(self, backend: str) -> str:
+        """Return the verdict on a backend, without its reason."""
+        return self.verdicts.get(backend, "not run").partition(": ")[0]
 
     @property
     def summary(self) -> str:
@@ -54,8 +58,7 @@ class Row:
             return EQUAL
         groups: dict[str, list[str]] = {}
         for name in BACKENDS:
-            state = self.verdicts.get(name, "not run").partition(": ")[0]
-            groups.setdefault(state, []).append(name)
+            groups.setdefault(self.state_on(name), []).append(name)
         return "; ".join(f"{state} on {', '.join(names)}" for state, names in groups.items())
 
     @property

@@ -1,8 +1,8 @@
 """Convert the custom gradients of published packages, and compare with what is expected of each.
 
 Rows stand in `cases.toml` (what is converted, and its inputs), expectations in `expected.toml`.
-Each package has a process of its own, which is started again where a row kills it or takes too
-long, so that nothing is lost with it.
+They run in processes of their own, started again where a row kills one or takes too long, so that
+nothing is lost with it.
 
     python tests/foreign/run.py [PACKAGE or module:name ...] [--update] [--report FILE]
 """
@@ -10,6 +10,7 @@ long, so that nothing is lost with it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -25,7 +26,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CASES, EXPECTED = HERE / "cases.toml", HERE / "expected.toml"
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
-SECONDS = 120  # for one row; the first of a process imports its package, too
+SECONDS = 120  # for one row; the first of a process imports the frameworks, too
+AT_ONCE = 60  # rows for one process: what is compiled for them stays in its memory
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -88,14 +90,20 @@ def write_expected(found: dict[str, Verdicts]) -> None:
 
 
 def run_rows(rows: Sequence[Row], seconds: float) -> Iterator[tuple[Row, Verdicts]]:
-    """Yield the verdicts of rows, in a process for each package."""
-    packages = dict.fromkeys(row.package for row in rows)
-    for package in packages:
-        left = [row for row in rows if row.package == package]
+    """Yield the verdicts of rows, some of them in each process."""
+    for batch in split(rows):
+        left = list(batch)
         while left:
             for row, verdicts in run_in_process(tuple(left), seconds):
                 left.remove(row)
                 yield row, verdicts
+
+
+def split(rows: Sequence[Row]) -> Iterator[tuple[Row, ...]]:
+    """Yield rows that share a process: those of one environment, so many that it stays small."""
+    for _, group in itertools.groupby(rows, lambda row: ENVIRONMENT.get(row.package, {})):
+        left = tuple(group)
+        yield from (left[i : i + AT_ONCE] for i in range(0, len(left), AT_ONCE))
 
 
 def run_in_process(rows: Sequence[Row], seconds: float) -> Iterator[tuple[Row, Verdicts]]:
@@ -196,12 +204,11 @@ def main() -> int:
         if options.report:
             with options.report.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([row.package, row.name, verdicts]) + "\n")
+        if options.update:
+            write_expected(found)
     minutes = (time.perf_counter() - start) / 60
     print(f"{len(rows)} rows, {wrong} not as expected, {minutes:.1f} minutes")
-    if options.update:
-        write_expected(found)
-        return 0
-    return 1 if wrong else 0
+    return 1 if wrong and not options.update else 0
 
 
 if __name__ == "__main__":
