@@ -85,9 +85,10 @@ class Context:
         """
         if self._trace is None:
             raise TypeError("an input is marked as dirty")
+        advice = self._trace.words.advise("work on a copy: x.clone()")
         raise self._trace.error(
             "marks an input as dirty: its forward changes the caller's tensor, which other "
-            "frameworks cannot. Work on a copy: x.clone()"
+            f"frameworks cannot{advice}"
         )
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -209,9 +210,10 @@ class ClassRecipe(CodeRecipe):
             nodes = [value.node for value in watched]
             returned = run(backward, ctx, *(upstream if several else (upstream,)))
             if trace is not None and [value.node for value in watched] != nodes:
+                advice = trace.words.advise("work on a copy: x.clone()")
                 raise trace.error(
                     "updates an input or an output in place in backward, which the caller would "
-                    "see in one framework only. Work on a copy: x.clone()"
+                    f"see in one framework only{advice}"
                 )
             gradients = self._count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))

@@ -144,9 +144,8 @@ def run_recipe(
         except MultigradError:
             raise
         except Exception as failure:
-            raise TraceError(
-                f"{error}; run as it is on {backend.name}, it failed: {failure}"
-            ) from failure
+            assert error is not None  # else it is at home here
+            raise no_original(error, recipe) from failure
 
     if not is_foreign:
         return recipe.run(args, kwargs)

@@ -388,7 +388,7 @@ class SaturatesInPlace(Function):
 
 class AppliesACallable(Function):
     @staticmethod
-    def forward(ctx: Any, x: Any, fn: Any, options: Any) -> Any:
+    def forward(ctx: Any, x: Any, options: Any, fn: Any = torch.tanh) -> Any:
         ctx.slope = options["slope"]
         with torch.no_grad():
             return fn(x)
