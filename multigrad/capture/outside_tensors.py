@@ -89,5 +89,15 @@ def _inside(
     if isinstance(value, tuple) and len(value) <= MOST_ITEMS:
         for i, each in enumerate(value):
             yield from _inside(each, anchor, name, read, (*path, i))
-    elif hasattr(type(value), "dtype") and hasattr(type(value), "shape"):
+    elif hasattr(type(value), "dtype") and hasattr(type(value), "shape") and _is_foreign(value):
         yield value, OutsideTensor.found(anchor, name, read, path)
+
+
+def _is_foreign(value: Any) -> bool:
+    """Return whether a value is a framework's tensor; the values of NumPy's arrays are taken
+    once.
+    """
+    try:
+        return backend_of(value).name != "numpy"
+    except BackendNotFound:
+        return False

@@ -16,16 +16,16 @@ from ..tracing.trace import NeedsConcrete, Trace
 
 
 def check_tensors(first: Trace, second: Trace) -> None:
-    """Compare the framework's tensors that became constants; one that is not made anew comes from
-    outside, and its values are a fact.
+    """Compare the framework's tensors that became constants: one that is not made anew comes from
+    outside. The values of those outside are facts, as others may be computed from them.
 
     Raises:
-        NotCaptured: that cannot be told.
+        NotCaptured: they cannot be told.
     """
-    outside = {id(a): a for a in first.lifted for b in second.lifted if a is b}
-    facts = {first.sources[i]: first.sources[i].meaning() for i in outside if i in first.sources}
+    outside = {id(a) for a in first.lifted for b in second.lifted if a is b}
+    facts = {fact: fact.meaning() for fact in first.sources.values()}
     note(facts)
-    if len(facts) < len(outside) or None in facts.values():
+    if not outside <= first.sources.keys() or None in facts.values():
         advice = first.words.advise(
             "pass it as an argument", "make it a NumPy array, whose values are taken once"
         )

@@ -177,6 +177,8 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not trace.lost_gradient,
         ).without_calls()
+        if self.is_imported and recorded.second_order and not graphs.second_order:
+            trace.lacks = trace.lacks or "the derivative of its backward"
         return Variant(graphs, layout, outputs, fixed, dict(self.facts), lacks=trace.lacks)
 
     def symbol(self, leaf: Leaf) -> Any:
