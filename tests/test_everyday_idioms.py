@@ -143,6 +143,9 @@ def run_in_torch(f: Any, call: Call) -> tuple[list[Any], list[Any]]:
 
 def run_in_numpy(f: Any, call: Call) -> tuple[list[Any], list[Any]]:
     arrays = [arg for arg in call.args if isinstance(arg, np.ndarray)]
+    if any(isinstance(arg, np.generic) for arg in call.args):  # of which vjp would give a gradient
+        outputs, pullback = xg.vjp(lambda x: f(*fill(call, np.array, [x])), *arrays)
+        return [outputs], list(pullback(weigh(outputs.shape)))
     outputs, pullback = xg.vjp(f, *fill(call, np.array, arrays))
     ys = leaves(outputs)
     cotangents = (weigh(ys[0].shape), *map(np.zeros_like, ys[1:]))

@@ -37,7 +37,8 @@ def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | N
     place = find_place(trace, error)
     at = f" ({Location(*place)})" if place else ""
     kind = type(error).__name__
-    if INTERNAL.search(str(error)) and not is_users_own(trace, error):  # a library that was handed one
+    # A library that was handed a symbol speaks of its class.
+    if INTERNAL.search(str(error)) and not is_users_own(trace, error):
         message = f"{trace.kind} {trace.name!r}{at} hands a tensor to what needs its numbers"
     else:
         message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"

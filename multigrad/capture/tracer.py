@@ -62,8 +62,9 @@ class V(Value):
         if dialect is None:
             return SymbolicDevice(self.trace)
         place = facts.get("device_type", "cpu")
-        known = place == "cpu" or dialect.device_of is None
-        return dialect.device if known else dialect.device_of(place)
+        if place == "cpu" or dialect.device_of is None:
+            return dialect.device
+        return dialect.device_of(place)
 
     @property
     def shape(self) -> Any:
