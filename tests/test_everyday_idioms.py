@@ -82,7 +82,7 @@ GRADIENTS = {
     "AppliesACallable": Call((X, {"slope": 0.5})),
     "OnlyTheNeeded": Call((X, Y)),
     "OnlyTheNeeded of one": Call((X, Constant(Y))), "ExpSavesItsResult": ONE,
-    "WithSetupContext": Call((X, ROW)),
+    "WithSetupContext": Call((X, ROW)), "RowByRow": ONE, "LowerTriangle": ONE,
 }  # fmt: skip
 ASKING = {
     "IsCuda": ONE, "IsContiguous": ONE, "RequiresGrad": Call((X, ROW)),

@@ -153,8 +153,10 @@ class ClassRecipe(CodeRecipe):
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
+        if not (kwargs or self.has_setup):  # at each call of a class that runs as it is
+            return args
         signature = self.signature
-        if signature is None or not (kwargs or self.has_setup):
+        if signature is None:
             return args
         bound = signature.bind(*args, **kwargs)
         if self.has_setup:

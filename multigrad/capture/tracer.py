@@ -109,6 +109,14 @@ class V(Value):
     def __len__(self) -> int:
         return self.shape[0].__index__()
 
+    def _rows(self) -> Iterator[Any] | None:
+        """Yield a function's rows, of which the number is a fact; of a rule's there is none."""
+        if self.trace.kind == "rule" or self.node.type.kind == "scalar" or self.is_number:
+            return None
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter([self[i] for i in range(len(self))])
+
     # --- protocols --------------------------------------------------------------------------------
     @classmethod
     def __torch_function__(
