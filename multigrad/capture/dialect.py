@@ -91,6 +91,8 @@ class Dialect:
         generators: its global generators of random numbers: objects with `get_state` and
             `set_state`.
         habits: where its spellings mean something else than NumPy's.
+        variables: classes of its variables, which hold a framework's tensor as `value`.
+        bookkeeping: attributes of its objects that are no state.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by
             name. With it, what its tensor class lacks is an AttributeError.
     """
@@ -124,6 +126,8 @@ class Dialect:
     generators: Callable[[], Iterable[Any]] | None = None
     refusals: Callable[[str], str | None] | None = None
     habits: Habits = Habits()
+    variables: tuple[type, ...] = ()
+    bookkeeping: frozenset[str] = frozenset()
 
 
 GROUP = "multigrad.dialects"
