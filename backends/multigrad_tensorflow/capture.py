@@ -100,12 +100,10 @@ HANDLERS: dict[Any, Handler] = {
     **capture_shapes.ALIASES,
     tf.as_dtype: as_dtype,
 }
-# Functions of nested structures do their own work: a symbol is a leaf.
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.
 STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
 # einsum takes any number of operands: it is called as it is.
 ALIASES: dict[Any, Handler] = {
-    **{function: function for function in STRUCTURES},
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
 }
@@ -168,6 +166,7 @@ DIALECT = Dialect(
     refusals=attributes.REFUSALS,
     own_gradients={PAIRED: importer.with_own_gradient},
     interceptions=importer.INTERCEPTIONS,
+    trees=frozenset(STRUCTURES),
 )
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

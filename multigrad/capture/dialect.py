@@ -64,6 +64,7 @@ class Dialect:
         mutable: whether `x += 1` reaches whoever else holds x.
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
+        trees: its functions of nested structures, called as they are: a symbol is a leaf.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
         at_once: a context in which the library computes at once, though a compiler may be reading
             along.
@@ -128,6 +129,7 @@ class Dialect:
     habits: Habits = Habits()
     variables: tuple[type, ...] = ()
     bookkeeping: frozenset[str] = frozenset()
+    trees: frozenset[Any] = frozenset()
 
 
 GROUP = "multigrad.dialects"

@@ -353,7 +353,9 @@ class _Substitution:
     def _is_known(self, function: types.FunctionType) -> bool:
         """Return whether a function of the rule's own library is captured: of a Keras layer."""
         own = self.index.libraries.get(self.root)
-        return own is not None and (function in own.aliases or function in own.refused)
+        return own is not None and any(
+            function in row for row in (own.aliases, own.refused, own.trees)
+        )
 
     def is_users(self, helper: Any) -> bool:
         """Return whether a helper is the user's: of the rule's own package, or of no library."""

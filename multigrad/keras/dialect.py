@@ -151,7 +151,6 @@ TENSORS: dict[str, Handler] = {
     **dialect_elementwise.taking("variable", {"stop_gradient": xp.stop_gradient}),
 }
 
-# Functions of trees do their own work: a symbol is a leaf.
 TREES = """
     assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
     map_structure map_structure_up_to pack_sequence_as traverse
@@ -167,7 +166,6 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         "is_keras_tensor": is_keras_tensor,
         "standardize_dtype": standardize_dtype,
     },
-    "tree": {name: getattr(keras.tree, name) for name in TREES.split()},
 }
 
 # Made without a tensor: these also act where no symbol is among the arguments.
@@ -281,5 +279,6 @@ DIALECT = Dialect(
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),
     bookkeeping=frozenset(BOOKKEEPING.split()),
+    trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
 register_dialect("keras", DIALECT)
