@@ -271,13 +271,7 @@ def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
     return x
 
 
-# Functions of trees do their own work: a symbol is a leaf.
-TREES = [
-    *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),
-    *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
-]
 ALIASES: dict[Any, Handler] = {
-    **{function: function for function in TREES},
     **named(ops.NAMES, jnp, lax=jax.lax, nn=jax.nn, special=jax.scipy.special),
     jax.device_put: placed,
     **capture_elementwise.ALIASES,
@@ -286,6 +280,11 @@ ALIASES: dict[Any, Handler] = {
     **capture_lax.ALIASES,
     **capture_places.ALIASES,
 }
+
+TREES = [
+    *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),
+    *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
+]
 
 register_dialect(
     "jax",
@@ -312,5 +311,6 @@ register_dialect(
         refusals=attributes.REFUSALS,
         own_gradients=dict.fromkeys((jax.custom_jvp, jax.custom_vjp), importer.with_own_gradient),
         interceptions=importer.INTERCEPTIONS,
+        trees=frozenset(TREES),
     ),
 )

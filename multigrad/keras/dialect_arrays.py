@@ -89,8 +89,15 @@ def rms_normalization(
 
 
 def layer_normalization(
-    x: Tensor, gamma: Any = None, beta: Any = None, axis: Any = -1, epsilon: float | None = None
+    x: Tensor,
+    gamma: Any = None,
+    beta: Any = None,
+    axis: Any = -1,
+    epsilon: float | None = None,
+    rms_scaling: bool = False,  # of Keras's own layer
 ) -> Tensor:
+    if rms_scaling:
+        raise TypeError("layer_normalization with rms_scaling; use rms_normalization")
     if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
         raise TypeError("layer_normalization with gamma or beta along other axes than the last")
     added = keras.config.epsilon() if epsilon is None else epsilon
