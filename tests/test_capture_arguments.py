@@ -29,6 +29,8 @@ LABELS = "how TensorFlow's graph or a traceback is labeled"
 EXACT = "how exactly or how fast a library computes the same"
 ORDER = "the order among equal values, which are the same"
 WRITTEN = "record_call writes the result there; of a method it is refused"
+BANDS = "it pads bands of several diagonals, which are refused"
+TRAINING = "it acts in training alone, which is refused"
 OUTSIDE = "a place outside is an error"
 WEAK = "a draw takes the dtype of the rule's input, as any constant does"
 UNREAD: dict[str, str] = {
@@ -56,6 +58,11 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("bincount", "minlength"): "the length is given",
     ("gather", "sparse_grad"): EXACT, ("embedding", "norm_type"): "max_norm is refused",
     ("take", "unique_indices"): EXACT, ("take", "indices_are_sorted"): EXACT,
+    **dict.fromkeys(((f, "align") for f in ("diag", "diag_part", "set_diag")), BANDS),
+    ("diag_part", "padding_value"): BANDS, ("batch_norm", "momentum"): TRAINING,
+    ("instance_norm", "momentum"): TRAINING, ("no_dropout", "p"): TRAINING,
+    ("cdist", "compute_mode"): EXACT, ("broadcast_arrays", "subok"): "a symbol has no subclass",
+    ("meshgrid", "copy"): "an update of a view is refused",
     ("undecorated", "args"): "the function itself is taken",
 }  # fmt: skip
 

@@ -152,6 +152,7 @@ ROWS: dict[str, Arguments] = {
 PLACES = """
     argmax argmin argsort gather_nd one_hot scatter_nd tensor_scatter_nd_add
     tensor_scatter_nd_update math.unsorted_segment_sum
+    nn.sparse_softmax_cross_entropy_with_logits
 """
 ELSEWHERE = (
     "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split()

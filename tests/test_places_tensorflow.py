@@ -43,6 +43,9 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "unsorted_segment_sum": lambda t: tf.math.unsorted_segment_sum(
         t[:, 0, 0], tf.argmax(t[:, 0], 1), 5
     ),
+    "sparse cross entropy": lambda t: tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.argmax(t, -1), t * 2
+    ),
     "cast": lambda t: t * tf.cast(tf.cast(t * 3, tf.int64), tf.float32),
 }
 

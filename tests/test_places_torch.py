@@ -84,6 +84,11 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "clamped": lambda t: t.gather(-1, (t.argmax(-1, keepdim=True) + 1).clamp(max=4)),
     "as a number": lambda t: t * t.argmax(-1, keepdim=True).float() / 3,
     "of all": lambda t: t * t.argmax(),
+    "cross_entropy": lambda t: F.cross_entropy(t[:, :, 0], t[:, :, 1].argmax(1)),
+    "cross_entropy with all that there is": lambda t: F.cross_entropy(
+        t, t.argmin(1), torch.tensor([0.5, 2.0, 1.0, 0.25]), ignore_index=2, label_smoothing=0.1
+    ),
+    "nll_loss": lambda t: F.nll_loss(t, t.argmax(1), reduction="none", ignore_index=0),
     "casts": lambda t: t * (t.long() / 2) + (t * 3).int(),
 }  # fmt: skip
 

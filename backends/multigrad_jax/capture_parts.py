@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from multigrad.capture import diagonals, nans, neighbors, numpy_parts, parts, products
 from multigrad.tracing import xp_all as xp
 
+from .capture_arrays import converted
+
 Tensor = Any
 
 
@@ -62,7 +64,7 @@ def tensordot(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Tensor:
-    return products.tensordot(a, b, axes)
+    return converted(products.tensordot(a, b, axes), preferred_element_type)
 
 
 def diff(a: Tensor, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture import extremes, index_tensors, places
+from multigrad.capture import extremes, index_tensors, losses, places
 from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
-from multigrad.tracing.trace import Value, cast, lift
+from multigrad.tracing.trace import Value, cast
 
 from .capture_shapes import static
 
@@ -43,10 +43,10 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
         if not isinstance(indices, Value):
             indices = np.asarray(static(indices))
             indices = places.as_places(params, indices) if indices.ndim > 1 else indices
-        return xp.take(as_value(params, indices), indices, over)
+        return xp.take(places.as_tensor(params, indices), indices, over)
     if over != batch or batch < 0:
         raise TypeError("gather with batch_dims along another axis than the next one")
-    params = as_value(params, indices)
+    params = places.as_tensor(params, indices)
     at = places.as_places(params, indices)
     if at.ndim not in (batch, batch + 1):
         raise TypeError("gather with batch_dims and several axes of indices")
@@ -58,15 +58,10 @@ def gather(params: Any, indices: Any, validate_indices: Any, axis: Any, batch_di
     return xp.squeeze(taken, batch) if single else taken
 
 
-def as_value(x: Any, other: Any) -> Value:
-    """Return a tensor as a symbolic value, a constant one too."""
-    return x if isinstance(x, Value) else other.trace.value(lift(other.trace, x))
-
-
 def gather_nd(params: Tensor, indices: Any, batch_dims: Any, *ignored: Any) -> Tensor:
     if index(static(batch_dims)):
         raise TypeError("gather_nd with batch_dims")
-    params = as_value(params, indices)
+    params = places.as_tensor(params, indices)
     return index_tensors.taken(params, places.columns(params, indices))
 
 
@@ -81,18 +76,18 @@ def one_hot(
 
 def scatter_nd(indices: Any, updates: Tensor, shape: Any, *ignored: Any) -> Tensor:
     lengths = tuple(index(n) for n in static(shape))
-    updates = as_value(updates, indices)
+    updates = places.as_tensor(updates, indices)
     zeros = xp.broadcast_to(xp.sum(xp.zeros_like(updates)), lengths)
     return index_tensors.added(zeros, places.columns(updates, indices), updates)
 
 
 def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
-    x = as_value(tensor, updates if isinstance(updates, Value) else indices)
+    x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
     return index_tensors.added(x, places.columns(x, indices), updates)
 
 
 def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any, *ignored: Any) -> Tensor:
-    x = as_value(tensor, updates if isinstance(updates, Value) else indices)
+    x = places.as_tensor(tensor, updates if isinstance(updates, Value) else indices)
     return index_tensors.put(x, places.columns(x, indices), updates)
 
 
@@ -100,9 +95,15 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
     return places.segment_sum(data, segment_ids, index(static(num_segments)))
 
 
+def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
+    logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
+    return losses.of_class(logs, places.as_places(logs, labels), -1)
+
+
 ALIASES: dict[Any, Handler] = {
     tf.argmax: argmax, tf.argmin: argmin, tf.argsort: argsort, tf.gather: gather,
     tf.gather_nd: gather_nd, tf.math.top_k: top_k, tf.one_hot: one_hot, tf.scatter_nd: scatter_nd,
     tf.tensor_scatter_nd_add: scatter_nd_add, tf.tensor_scatter_nd_update: scatter_nd_update,
     tf.math.unsorted_segment_sum: segment_sum,
+    tf.nn.sparse_softmax_cross_entropy_with_logits: sparse_cross_entropy,
 }  # fmt: skip

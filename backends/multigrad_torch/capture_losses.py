@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from multigrad.capture import layers, losses
+from multigrad.capture import layers, losses, places
 from multigrad.capture.losses import reduced, weighted
 from multigrad.capture.parts import length, rank
 from multigrad.ir.types import INTEGERS, dtype_name
@@ -79,14 +79,45 @@ def kl_div(input: Tensor, target: Any, size_average: Any = None, reduce: Any = N
     return xp.sum(loss) / length(input, 0) if how == "batchmean" else reduced(loss, how)
 
 
+def of_classes(logs: Tensor, target: Any, weight: Any, ignore_index: int, how: str, *,
+               smoothing: float = 0.0) -> Tensor:  # fmt: skip
+    """The negative of the log-probability of each class index; a mean is one by weight."""
+    axis = 1 if rank(logs) > 1 else 0
+    index = places.as_places(logs, target)
+    counts = index != ignore_index
+    index = xp.where(counts, index, 0)
+    loss = losses.of_class(logs, index, axis)
+    share: Any = counts
+    if weight is not None:
+        own = xp.take(places.as_tensor(weight, logs), index, 0)
+        loss, share = loss * own, xp.where(counts, own, 0.0)
+    if smoothing:
+        channels = layers.channels(weight, logs, axis)
+        spread = -xp.sum(logs if weight is None else logs * channels, axis)
+        loss = loss * (1.0 - smoothing) + spread * (smoothing / length(logs, axis))
+    loss = xp.where(counts, loss, 0.0)
+    if how == "mean":
+        return xp.sum(loss) / xp.sum(places.counted(share))
+    return reduced(loss, how)
+
+
+def nll_loss(input: Tensor, target: Any, weight: Any = None, size_average: Any = None,
+             ignore_index: int = -100, reduce: Any = None, reduction: str = "mean",
+             ) -> Tensor:  # fmt: skip
+    how = reduction_of(size_average, reduce, reduction)
+    return of_classes(input, target, weight, ignore_index, how)
+
+
 def cross_entropy(input: Tensor, target: Any, weight: Any = None, size_average: Any = None,
                   ignore_index: int = -100, reduce: Any = None, reduction: str = "mean",
                   label_smoothing: float = 0.0) -> Tensor:  # fmt: skip
-    """Of class probabilities."""
+    """Of class indices, or of class probabilities."""
     dtype = target.node.type.dtype if isinstance(target, Value) else dtype_name(target.dtype)
-    if dtype in INTEGERS:
-        raise TypeError("cross_entropy of class indices; give probabilities, as of F.one_hot")
     axis = 1 if rank(input) > 1 else 0
+    if dtype in INTEGERS:
+        how = reduction_of(size_average, reduce, reduction)
+        logs = xp.log_softmax(input, axis)
+        return of_classes(logs, target, weight, ignore_index, how, smoothing=label_smoothing)
     if label_smoothing:
         share = label_smoothing / length(input, axis)
         target = xp.add(xp.multiply(target, 1.0 - label_smoothing), share)
@@ -185,5 +216,6 @@ ALIASES: dict[Any, Callable[..., Tensor]] = {
     F.triplet_margin_with_distance_loss: triplet_margin_with_distance_loss,
     F.soft_margin_loss: soft_margin_loss,
     F.multilabel_soft_margin_loss: multilabel_soft_margin_loss,
-    F.poisson_nll_loss: poisson_nll_loss, F.gaussian_nll_loss: gaussian_nll_loss,
+    F.nll_loss: nll_loss, F.poisson_nll_loss: poisson_nll_loss,
+    F.gaussian_nll_loss: gaussian_nll_loss,
 }  # fmt: skip

@@ -102,6 +102,11 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Any, pos_weight: Any = N
     return xp.multiply(xp.subtract(1.0, target), x) - positive
 
 
+def of_class(logs: Tensor, index: Tensor, axis: int) -> Tensor:
+    """The negative of the log-probability of one class each."""
+    return -xp.squeeze(xp.take_along(logs, xp.expand_dims(index, axis), axis=axis), axis)
+
+
 def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor:
     """-sum(t log_softmax(x)) along an axis."""
     return -xp.sum(xp.multiply(target, xp.log_softmax(logits, axis)), axis)

@@ -83,6 +83,11 @@ def as_places(x: Tensor, index: Any) -> Any:
     return trace.value(cast_node(lift(trace, index), INT64) if not is_places(index) else index.node)
 
 
+def as_tensor(x: Any, other: Any) -> Any:
+    """Return a tensor as a symbolic value, a constant one too."""
+    return x if isinstance(x, Value) else other.trace.value(lift(other.trace, x))
+
+
 def within(x: Tensor, index: Tensor, dim: int) -> Tensor:
     """Return the part of x that is as long as an index in all axes but one."""
     others = _others(x, index, dim)
