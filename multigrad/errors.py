@@ -34,13 +34,20 @@ class RuleTypeError(RuleError, TypeError):
 class TraceError(MultigradError):
     """A rule could not be captured as a graph; the message names the user's file and line.
 
+    Made of the message and, where they are known, of that file and line.
+
     Attributes:
-        place: that file and line, where they are known.
+        place: that file and line.
     """
 
-    def __init__(self, message: str, place: tuple[str, int] | None = None) -> None:
-        super().__init__(message)
-        self.place = place
+    # Kept in `args`: TensorFlow's AutoGraph makes an exception anew in tf.function, of the same
+    # class only where that has the constructor of all exceptions.
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        return self.args[1] if len(self.args) > 1 else None
 
     def to_keep(self) -> Self:
         """Return this error without the frames that led to it, which hold the call's tensors."""
@@ -51,13 +58,15 @@ class DisprovedError(TraceError):
     """A captured graph does not compute what the code that it was captured from does, so it is not
     used.
 
+    Made of a message, a place and a framework.
+
     Attributes:
         home: the framework on which that code runs as it is; "" where it runs on all.
     """
 
-    def __init__(self, message: str, place: tuple[str, int] | None = None, home: str = "") -> None:
-        super().__init__(message, place)
-        self.home = home
+    @property
+    def home(self) -> str:
+        return self.args[2] if len(self.args) > 2 else ""
 
 
 class UnsupportedOp(MultigradError):

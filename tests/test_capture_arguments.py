@@ -48,7 +48,6 @@ UNREAD: dict[str, str] = {
 UNREAD_BY: dict[tuple[str, str], str] = {
     ("rand", "dtype"): WEAK, ("randn", "dtype"): WEAK, ("rand_like", "dtype"): WEAK,
     ("randn_like", "dtype"): WEAK, ("normal", "dtype"): WEAK, ("uniform", "dtype"): WEAK,
-    ("count_nonzero", "dtype"): "a count is a number of the input's dtype",
     ("arange", "dtype"): WEAK, ("linspace", "dtype"): WEAK, ("eye", "dtype"): WEAK,
     ("astype", "copy"): "jax's arrays never change", ("nan_to_num", "copy"): "jax's never change",
     ("asarray", "copy"): "an update of xp's arrays binds the name anew",

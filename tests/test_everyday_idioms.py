@@ -79,10 +79,10 @@ GRADIENTS = {
     "BisectBase": ONE, "SparsemaxBisect": ONE, "HardArgmax": Call((X, 0.5)),
     "GumbelSoftmaxSTE": Call(draws=True), "FocalLoss": Call((X, Constant(np.float32(X > 0)))),
     "CReLU": ONE, "SaturatesInPlace": ONE,
-    "AppliesACallable": Call((X, np.tanh, {"slope": 0.5})),
+    "AppliesACallable": Call((X, {"slope": 0.5})),
     "OnlyTheNeeded": Call((X, Y)),
     "OnlyTheNeeded of one": Call((X, Constant(Y))), "ExpSavesItsResult": ONE,
-    "WithSetupContext": Call((X, ROW)),
+    "WithSetupContext": Call((X, ROW)), "RowByRow": ONE, "LowerTriangle": ONE,
 }  # fmt: skip
 ASKING = {
     "IsCuda": ONE, "IsContiguous": ONE, "RequiresGrad": Call((X, ROW)),
@@ -143,12 +143,15 @@ def run_in_torch(f: Any, call: Call) -> tuple[list[Any], list[Any]]:
 
 def run_in_numpy(f: Any, call: Call) -> tuple[list[Any], list[Any]]:
     arrays = [arg for arg in call.args if isinstance(arg, np.ndarray)]
-    outputs, pullback = xg.vjp(lambda *given: f(*fill(call, np.array, given)), *arrays)
-    several = isinstance(outputs, tuple)
+    if any(isinstance(arg, np.generic) for arg in call.args):  # of which vjp would give a gradient
+        outputs, pullback = xg.vjp(lambda x: f(*fill(call, np.array, [x])), *arrays)
+        return [outputs], list(pullback(weigh(outputs.shape)))
+    outputs, pullback = xg.vjp(f, *fill(call, np.array, arrays))
     ys = leaves(outputs)
-    first = weigh(ys[0].shape)
-    rest = [np.zeros_like(y) for y in ys[1:]]
-    return ys, [np.asarray(g) for g in pullback((first, *rest) if several else first)]
+    cotangents = (weigh(ys[0].shape), *map(np.zeros_like, ys[1:]))
+    found = pullback(cotangents if isinstance(outputs, tuple) else cotangents[0])
+    asked = [isinstance(arg, np.ndarray) for arg in call.args]
+    return ys, [g for g, is_asked in zip(found, asked, strict=True) if is_asked]
 
 
 def run_in_jax(f: Any, call: Call) -> tuple[list[Any], list[Any]]:

@@ -9,7 +9,7 @@ REASONS = {
     VALUES: "argpartition choose compress nonzero",
     INDICES: "searchsorted",
     PARTS: "diagonal flat",
-    COMPLEX: "conj conjugate imag real",
+    COMPLEX: "conj conjugate",
     MEMORY: """
         addressable_data addressable_shards byteswap committed copy_to_host_async devices
         global_shards is_deleted is_fully_addressable is_fully_replicated itemsize nbytes

@@ -256,18 +256,22 @@ METHODS: dict[str, Handler] = {
 }  # fmt: skip
 
 
+def itself(x: Tensor) -> Tensor:
+    """The real part of what is real."""
+    return x
+
+
+def nothing(x: Tensor) -> Tensor:
+    """The imaginary part of what is real."""
+    return xp.zeros_like(x)
+
+
 def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
     """A rule stays where its input is."""
     return x
 
 
-# Functions of trees do their own work: a symbol is a leaf.
-TREES = [
-    *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),
-    *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
-]
 ALIASES: dict[Any, Handler] = {
-    **{function: function for function in TREES},
     **named(ops.NAMES, jnp, lax=jax.lax, nn=jax.nn, special=jax.scipy.special),
     jax.device_put: placed,
     **capture_elementwise.ALIASES,
@@ -277,6 +281,11 @@ ALIASES: dict[Any, Handler] = {
     **capture_places.ALIASES,
 }
 
+TREES = [
+    *(getattr(jax.tree, name) for name in vars(jax.tree) if not name.startswith("_")),
+    *(each for name, each in vars(jax.tree_util).items() if name.startswith("tree_")),
+]
+
 register_dialect(
     "jax",
     Dialect(
@@ -285,7 +294,7 @@ register_dialect(
         jnp.dtype,
         "cpu",
         methods=METHODS,
-        attributes={"at": At},
+        attributes={"at": At, "imag": nothing, "real": itself},
         hidden=HIDDEN,
         mutable=False,
         protocol=False,
@@ -302,5 +311,6 @@ register_dialect(
         refusals=attributes.REFUSALS,
         own_gradients=dict.fromkeys((jax.custom_jvp, jax.custom_vjp), importer.with_own_gradient),
         interceptions=importer.INTERCEPTIONS,
+        trees=frozenset(TREES),
     ),
 )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
-from multigrad.capture import arrays, methods, parts
+from multigrad.capture import arrays, methods, parts, places
 from multigrad.capture import numpy as np_dialect
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import cast
@@ -43,14 +43,14 @@ def total(
         where: Any = None,
         promote_integers: bool = True,
     ) -> Tensor:
-        result = reduce(chosen(a, where, nothing), axis, keepdims)
+        result = reduce(chosen(places.counted(a), where, nothing), axis, keepdims)
         return converted(result if initial is None else combine(result, initial), dtype)
 
     record.__name__ = record.__qualname__ = name
     return record
 
 
-sum_ = total("sum", xp.sum, 0.0, operator.add)
+sum_ = total("sum", xp.sum, 0, operator.add)
 prod = total("prod", xp.prod, 1.0, operator.mul)
 
 
@@ -134,7 +134,7 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool 
 
 
 def count_nonzero(a: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    return xp.count_nonzero(a, axis, keepdims)
+    return places.count_nonzero(a, axis, keepdims)
 
 
 def median(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:

@@ -158,6 +158,8 @@ def _record(
             for value, shape in zip(values, shapes, strict=True)
         ]
         closed, result = jax.make_jaxpr(called, return_shape=True)(*given)
+    # What the function reads from around it; what it makes is another array each time.
+    trace.lifted += [constant for constant in closed.consts if isinstance(constant, jax.Array)]
     scope = Scope(trace, trial.dtype, lengths)
     operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
     for operand in operands:

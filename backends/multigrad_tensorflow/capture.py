@@ -104,11 +104,9 @@ HANDLERS: dict[Any, Handler] = {
     **capture_parts.ALIASES,
     tf.as_dtype: as_dtype,
 }
-# Functions of nested structures do their own work: a symbol is a leaf.
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.
 STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
 ALIASES: dict[Any, Handler] = {
-    **{function: function for function in STRUCTURES},
     **{function: accept(function, handler) for function, handler in HANDLERS.items()},
     tf.einsum: capture_arrays.einsum,
     **capture_parts.SPREAD,
@@ -170,6 +168,7 @@ DIALECT = Dialect(
     refusals=attributes.REFUSALS,
     own_gradients={PAIRED: importer.with_own_gradient},
     interceptions=importer.INTERCEPTIONS,
+    trees=frozenset(STRUCTURES),
 )
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from multigrad.capture import places
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
@@ -53,7 +54,7 @@ def reduce_prod(input_tensor: Any, axis: Any, keepdims: bool) -> Tensor:
 
 
 def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor:
-    return xp.count_nonzero(input, static(axis), bool(keepdims))
+    return cast(places.count_nonzero(input, static(axis), bool(keepdims)), dtype)
 
 
 def zero_fraction(value: Tensor) -> Tensor:

@@ -84,9 +84,10 @@ class Context:
         """
         if self._trace is None:
             raise TypeError("an input is marked as dirty")
+        advice = self._trace.words.advise("work on a copy: x.clone()")
         raise self._trace.error(
             "marks an input as dirty: its forward changes the caller's tensor, which other "
-            "frameworks cannot. Work on a copy: x.clone()"
+            f"frameworks cannot{advice}"
         )
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -151,8 +152,10 @@ class ClassRecipe(CodeRecipe):
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
+        if not (kwargs or self.has_setup):  # at each call of a class that runs as it is
+            return args
         signature = self.signature
-        if signature is None or not (kwargs or self.has_setup):
+        if signature is None:
             return args
         bound = signature.bind(*args, **kwargs)
         if self.has_setup:
@@ -208,9 +211,10 @@ class ClassRecipe(CodeRecipe):
             nodes = [value.node for value in watched]
             returned = run(backward, ctx, *(upstream if several else (upstream,)))
             if trace is not None and [value.node for value in watched] != nodes:
+                advice = trace.words.advise("work on a copy: x.clone()")
                 raise trace.error(
                     "updates an input or an output in place in backward, which the caller would "
-                    "see in one framework only. Work on a copy: x.clone()"
+                    f"see in one framework only{advice}"
                 )
             gradients = self._count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))

@@ -112,7 +112,12 @@ def look_up(fact: str) -> Any:
 
 def is_read(fact: str) -> bool:
     """Return whether a fact is one that is looked up, not one about an input."""
-    return fact == RULE_IN_FORCE or fact.startswith(NAME) or isinstance(fact, Telling)
+    return is_in_force(fact) or isinstance(fact, Telling)
+
+
+def is_in_force(fact: str) -> bool:
+    """Return whether a fact is about what is in force, of which compilers are told."""
+    return fact == RULE_IN_FORCE or fact.startswith(NAME)
 
 
 def look_up_all(facts: Iterable[str]) -> Meanings:

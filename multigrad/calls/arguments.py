@@ -138,11 +138,14 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], A
 
 def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
     """Return the leaves with NumPy's scalars as Python's numbers, beside another framework's
-    tensors; None: as they are.
+    tensors; beside arrays those that are none themselves. None: as they are.
     """
     scalars = [i for i, leaf in enumerate(leaves) if _is_scalar(leaf)]
     others = (leaf for leaf in leaves if not isinstance(leaf, np.ndarray | np.generic))
-    if not scalars or not any(hasattr(leaf, "dtype") for leaf in others):
+    if scalars and not any(hasattr(leaf, "dtype") for leaf in others):
+        has_array = any(isinstance(leaf, np.ndarray) for leaf in leaves)
+        scalars = [i for i in scalars if has_array and isinstance(leaves[i], np.generic)]
+    if not scalars:
         return None
     given = list(leaves)
     for i in scalars:

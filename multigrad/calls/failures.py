@@ -5,6 +5,7 @@ runs as it is.
 from __future__ import annotations
 
 import dis
+import re
 from types import TracebackType
 
 from ..capture.capture import OPAQUE
@@ -12,6 +13,9 @@ from ..errors import TraceError
 from ..ir.graph import Location
 from ..tracing.trace import NeedsConcrete, Trace
 from .arguments import Layout
+
+# What symbols are called in the messages of libraries.
+INTERNAL = re.compile(r"\b(multigrad|Item|Picked|Size|Symbolic\w+|V|Value)\b")
 
 
 class NotCaptured(Exception):
@@ -33,7 +37,11 @@ def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | N
     place = find_place(trace, error)
     at = f" ({Location(*place)})" if place else ""
     kind = type(error).__name__
-    message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"
+    # A library that was handed a symbol speaks of its class.
+    if INTERNAL.search(str(error)) and not is_users_own(trace, error):
+        message = f"{trace.kind} {trace.name!r}{at} hands a tensor to what needs its numbers"
+    else:
+        message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"
     return NotCaptured(TraceError(message, place))
 
 

@@ -149,11 +149,9 @@ def run_recipe(
         except MultigradError:
             raise
         except Exception as failure:
-            if not is_foreign:
+            if not is_foreign or error is None:
                 raise
-            raise TraceError(
-                f"{error}; run as it is on {backend.name}, it failed: {failure}"
-            ) from failure
+            raise no_original(error, recipe) from failure
 
     if is_foreign and is_imported(recipe) and error is not None:
         raise no_original(error, recipe) from error.__cause__

@@ -74,7 +74,7 @@ def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, axis: Any = None,
 
 
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
-    return xp.count_nonzero(x, dim)
+    return places.count_nonzero(x, dim)
 
 
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
@@ -270,7 +270,7 @@ def np_prod(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = 
 
 
 def np_count_nonzero(x: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
-    return xp.count_nonzero(x, axis, keepdims)
+    return places.count_nonzero(x, axis, keepdims)
 
 
 def np_cumsum(x: Tensor, axis: Any = None, dtype: Any = None) -> Tensor:

@@ -148,10 +148,18 @@ def has_number_from_elsewhere(
     nodes = [node for graph in graphs for node in graph.nodes]
     if ops.ARRAY in {node.op for node in nodes}:
         return True
+    return bool(numbers_from_elsewhere(graphs, trace, static))
+
+
+def numbers_from_elsewhere(
+    graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
+) -> set[float]:
+    """Return the floats of graphs that do not stand in the source, without their signs."""
+    nodes = [node for graph in graphs for node in graph.nodes]
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
     codes = [code.co_consts for code in trace.codes]
     written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))
-    return not _numbers(constants) <= written | {0.0, 1.0}
+    return _numbers(constants) - written - {0.0, 1.0}
 
 
 def _numbers(values: Iterable[Any]) -> set[float]:

@@ -84,6 +84,9 @@ class Creator:
             tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
         ]
         if self.trace is not None and self.trace.kind != "rule" and self.make in STATIC:
+            if kwargs.get("generator") is not None:
+                advice = self.trace.words.advise("leave it out: draws then follow the key")
+                raise self.trace.error(f"draws from a generator that no key seeds{advice}")
             sizes, rest = split_sizes(lengths if args else [shape], self.make is full)
             fills = self.make is full and not isinstance((*rest, 0)[0], int)
             if sizes and (fills if rest else True) and is_weak(options.get("dtype")):

@@ -65,6 +65,7 @@ class Dialect:
         mutable: whether `x += 1` reaches whoever else holds x.
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
+        trees: its functions of nested structures, called as they are: a symbol is a leaf.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
         at_once: a context in which the library computes at once, though a compiler may be reading
             along.
@@ -92,6 +93,8 @@ class Dialect:
         generators: its global generators of random numbers: objects with `get_state` and
             `set_state`.
         habits: where its spellings mean something else than NumPy's.
+        variables: classes of its variables, which hold a framework's tensor as `value`.
+        bookkeeping: attributes of its objects that are no state.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by
             name. With it, what its tensor class lacks is an AttributeError.
     """
@@ -126,6 +129,9 @@ class Dialect:
     generators: Callable[[], Iterable[Any]] | None = None
     refusals: Callable[[str], str | None] | None = None
     habits: Habits = Habits()
+    variables: tuple[type, ...] = ()
+    bookkeeping: frozenset[str] = frozenset()
+    trees: frozenset[Any] = frozenset()
 
 
 GROUP = "multigrad.dialects"

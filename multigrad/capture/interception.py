@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from ..backend.discovery import backend_of
-from ..errors import BackendNotFound
+from ..errors import BackendNotFound, TraceError
 from ..ground.threads import in_child, make_lock
 from ..ground.trees import optree
+from ..ir import questions
 from ..tracing.trace import Value
 
 _ABSENT = object()
@@ -35,6 +37,25 @@ def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> b
             except BackendNotFound:
                 continue
     return bool(given - {*takes, "numpy"}) or (given == {"numpy"} and "numpy" not in takes)
+
+
+def call_by_own_gradient(
+    own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function with a gradient of its own; where that is not captured, no derivative may be
+    taken.
+    """
+    asked = questions.count()
+    try:
+        return own(*args, **kwargs)
+    except TraceError:
+        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+        trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
+        if trace is None:
+            raise
+        questions.forget(asked)
+        trace.lost_gradient = getattr(own, "name", "a function")
+        return plain(*args, **kwargs)
 
 
 class Interception:

@@ -36,9 +36,9 @@ def _numeric(name: str) -> Any:
     plain = getattr(Value, name)
 
     def operate(self: Any, *others: Any) -> Any:
-        result = plain(self, *others)
+        result: Any = plain(self, *others)
         is_tensor = any(isinstance(other, Value) and not is_number(other) for other in others)
-        return result if is_tensor or not isinstance(result, Value) else result.as_number()
+        return result if is_tensor or not isinstance(result, Value) else result.as_number()  # type: ignore[attr-defined]
 
     operate.__name__ = operate.__qualname__ = name
     return operate

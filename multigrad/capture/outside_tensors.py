@@ -4,6 +4,7 @@ default: small ones are constants of a graph, whose values are looked at anew at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FunctionType, ModuleType
@@ -51,12 +52,12 @@ def values_of(value: Any) -> Any:
     """Return a small tensor's values as a key, None for anything else."""
     try:
         tensors = backend_of(value).tensors
-        if tensors.is_traced(value) or np.prod(value.shape, dtype=int) > MOST_ELEMENTS:
+        if tensors.is_traced(value) or math.prod(value.shape) > MOST_ELEMENTS:
             return None
         array = np.asarray(tensors.to_numpy(value))
     except (AttributeError, BackendNotFound, NotImplementedError, RuntimeError, TypeError):
         return None
-    return array.dtype.name, array.shape, array.tobytes()
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def tensors_of(function: FunctionType) -> Iterator[tuple[Any, OutsideTensor]]:
@@ -89,5 +90,15 @@ def _inside(
     if isinstance(value, tuple) and len(value) <= MOST_ITEMS:
         for i, each in enumerate(value):
             yield from _inside(each, anchor, name, read, (*path, i))
-    elif hasattr(type(value), "dtype") and hasattr(type(value), "shape"):
+    elif hasattr(type(value), "dtype") and hasattr(type(value), "shape") and _is_foreign(value):
         yield value, OutsideTensor.found(anchor, name, read, path)
+
+
+def _is_foreign(value: Any) -> bool:
+    """Return whether a value is a framework's tensor; the values of NumPy's arrays are taken
+    once.
+    """
+    try:
+        return backend_of(value).name != "numpy"
+    except BackendNotFound:
+        return False

@@ -55,6 +55,11 @@ def counted(x: Tensor) -> Tensor:
     return cast(x, INT64) if is_bools and x.node.type.kind == "tensor" else x
 
 
+def count_nonzero(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """An integer, as in all libraries: `xg.xp` has it as a float."""
+    return xp.sum(cast(cast(x, BOOL), INT64), axis, keepdims)
+
+
 def long(x: Tensor) -> Tensor:
     return cast(x, INT64)
 
@@ -85,6 +90,15 @@ def within(x: Tensor, index: Tensor, dim: int) -> Tensor:
         return x
     lengths = shape_of(index)
     part = tuple(slice(0, n) if i in others else slice(None) for i, n in enumerate(lengths))
+    return x.trace.value(xp.getitem(x, part).node)
+
+
+def as_long(x: Tensor, index: Tensor) -> Tensor:
+    """Return the part of x that is as long as an index in all axes."""
+    own, other = (each.node.type.shape for each in (x, index))
+    if own == other in (INPUT_SHAPE, SCALAR_SHAPE) or shape_of(x) == shape_of(index):
+        return x
+    part = tuple(slice(0, n) for n in shape_of(index))
     return x.trace.value(xp.getitem(x, part).node)
 
 
@@ -143,7 +157,7 @@ def scatter(x: Tensor, dim: int, index: Tensor, src: Any = MISSING, *, value: An
     part = within(x, index, dim)
     last = xp.last_put(index, part, axis=dim)
     if isinstance(given, Value) and given.node.type.shape != SCALAR_SHAPE:
-        given = xp.take_along(within(given, index, dim), xp.maximum(last, 0), axis=dim)
+        given = xp.take_along(as_long(given, index), xp.maximum(last, 0), axis=dim)
     put = last >= 0
     if not others:
         return xp.where(put, given, x)
@@ -164,7 +178,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
     part = within(x, index, dim)
     if not isinstance(src, Value):
         src = xp.zeros_like(xp.take_along(part, index, axis=dim)) + src
-    added = xp.untake_along(within(src, index, dim), index, part, axis=dim)
+    added = xp.untake_along(as_long(src, index), index, part, axis=dim)
     return x + (placed(added, x) if others else added)
 
 

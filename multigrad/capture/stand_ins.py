@@ -156,6 +156,8 @@ class Call:
         reason = self.dialect.refused.get(self.function)
         if reason is not None:
             raise self.trace.error(f"calls {self.name}, {reason}")
+        if self.function in self.dialect.trees:
+            return self.function(*args, **kwargs)
         # A function that we do not know may well take a shape; if not, it says that it needs the
         # real one.
         kinds = SYMBOLS if self.function in self.dialect.aliases else TENSORS

@@ -21,7 +21,7 @@ from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
 from ..ir.types import BOOL, FLOATS, INTEGERS, dtype_name
 from ..tracing.trace import Trace, Value
-from .dialect import nested_codes
+from .dialect import load_dialects, nested_codes, registered_dialects
 from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
@@ -50,11 +50,13 @@ class State:
     @property
     def home(self) -> str:
         """The framework of its tensors, "" where it has none."""
-        return next((backend_of(tensor).name for tensor in self.tensors.values()), "")
+        held = map(held_by, self.tensors.values())
+        return next((backend_of(tensor).name for tensor in held), "")
 
 
 def read_state(owner: Any) -> State:
     """Return what an object holds."""
+    load_dialects()  # they know variables
     reading = _Reading()
     reading.visit(owner, ())
     reading.state.key = tuple(reading.parts)
@@ -78,7 +80,7 @@ class _Reading:
         if id(value) in self.seen:
             self.parts.append(("again", self.seen[id(value)]))
             return id(value) in self.state.leading
-        if _is_tensor(value):
+        if _is_tensor(value) or _is_variable(value):
             self._see_tensor(value, path)
             return True
         if isinstance(value, np.ndarray):
@@ -107,7 +109,7 @@ class _Reading:
 
 def _is_tensor(value: Any) -> bool:
     """Return whether a value is a framework's tensor of a dtype that is captured."""
-    if not (hasattr(type(value), "dtype") and hasattr(type(value), "shape")):
+    if not hasattr(type(value), "shape"):
         return False
     try:
         if backend_of(value).name == "numpy":
@@ -115,6 +117,17 @@ def _is_tensor(value: Any) -> bool:
         return dtype_name(value.dtype) in (*FLOATS, *INTEGERS, BOOL)
     except BackendNotFound:
         return False
+
+
+def _is_variable(value: Any) -> bool:
+    """Return whether a value is a variable of a library above the frameworks, which holds one."""
+    known = (dialect.variables for dialect in registered_dialects().values())
+    return any(isinstance(value, kinds) for kinds in known) and _is_tensor(value.value)
+
+
+def held_by(value: Any) -> Any:
+    """Return the tensor that such a variable holds now, or the tensor itself."""
+    return value.value if _is_variable(value) else value
 
 
 def _array_key(array: np.ndarray[Any, Any]) -> Any:
@@ -135,7 +148,9 @@ def is_open(value: Any) -> bool:
         return False
     if isinstance(value, tuple):
         return hasattr(kind, "_make")
-    if isinstance(value, list | dict | set | frozenset):
+    if isinstance(value, list | dict):  # of a kind that keeps record of what is put in
+        return True
+    if isinstance(value, set | frozenset):
         return False
     try:
         return type(object.__new__(kind)) is kind and hasattr(value, "__dict__")
@@ -151,7 +166,9 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
         return list(enumerate(value))
     if isinstance(value, types.MethodType):
         return [("__self__", value.__self__)]
-    return attributes_of(value)
+    rows = attributes_of(value)
+    aside = {name for dialect in registered_dialects().values() for name in dialect.bookkeeping}
+    return [(name, held) for name, held in rows if name not in aside]
 
 
 class Filled:
@@ -184,8 +201,7 @@ class Filled:
             return self._copies.setdefault(id(value), made)
         if kind is types.MethodType:
             return types.MethodType(value.__func__, self._put(value.__self__))
-        made: Any = kind() if kind in CONTAINERS else object.__new__(kind)
-        self._copies[id(value)] = made
+        made = self._copies[id(value)] = _empty(value)
         for name, held in rows_of(value):
             if isinstance(value, list):
                 made.append(self._put(held))
@@ -197,7 +213,9 @@ class Filled:
 
     def objects(self) -> Iterator[Any]:
         """Yield the copies that have attributes."""
-        yield from (each for each in self._copies.values() if not isinstance(each, CONTAINERS))
+        yield from (
+            each for each in self._copies.values() if not isinstance(each, list | tuple | dict)
+        )
 
     def mention(self, trace: Trace) -> None:
         """Let the lines of the user's classes be named in messages."""
@@ -221,9 +239,21 @@ class Filled:
         return ""
 
 
+def _empty(value: Any) -> Any:
+    """Return an object of the same class without what it holds; what is aside, it shares."""
+    if isinstance(value, list):
+        return []
+    if isinstance(value, dict):
+        return OrderedDict() if isinstance(value, OrderedDict) else {}
+    made = object.__new__(type(value))
+    for name, held in attributes_of(value):
+        _set(made, name, held)
+    return made
+
+
 def _shown(holder: Any) -> str:
     """Return in words what holds an attribute or an item."""
-    is_plain_holder = isinstance(holder, CONTAINERS)
+    is_plain_holder = isinstance(holder, list | tuple | dict)
     return "what it holds" if is_plain_holder else f"a {type(holder).__name__}"
 
 

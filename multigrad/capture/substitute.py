@@ -16,14 +16,12 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
-from ..errors import TraceError
-from ..ground.trees import optree
-from ..ir import questions
 from ..tracing.trace import Trace, Value
 from .callables import home, method_of, own_root, plain_function, wrapped_function
 from .classes import Dispatch, compares_identity, is_dispatching
 from .creation import in_trace
 from .dialect import contents, mentioned, nested_codes
+from .interception import call_by_own_gradient
 from .libraries import in_package, is_library_file
 from .outside import ROOTS, refused_builtins, refusing
 from .outside_tensors import note_constants
@@ -132,6 +130,8 @@ class _Substitution:
         if isinstance(value, types.ModuleType):
             return self._module_maker(value, name)
         if isinstance(value, types.FunctionType) and self.is_users(value):
+            if self._is_known(value):
+                return partial(self._call, self.root, value, name)
             return partial(self.copy, value)
         if is_dispatching(value):
             return partial(Dispatch, value, self.stand_in)
@@ -351,6 +351,13 @@ class _Substitution:
         """
         return self.stand_in(own_import(*args, **kwargs))
 
+    def _is_known(self, function: types.FunctionType) -> bool:
+        """Return whether a function of the rule's own library is captured: of a Keras layer."""
+        own = self.index.libraries.get(self.root)
+        return own is not None and any(
+            function in row for row in (own.aliases, own.refused, own.trees)
+        )
+
     def is_users(self, helper: Any) -> bool:
         """Return whether a helper is the user's: of the rule's own package, or of no library."""
         if not isinstance(helper, types.FunctionType):
@@ -367,25 +374,6 @@ class _Substitution:
 
 def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)[0]
-
-
-def call_by_own_gradient(
-    own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    """Call a function with a gradient of its own; where that is not captured, no derivative may be
-    taken.
-    """
-    asked = questions.count()
-    try:
-        return own(*args, **kwargs)
-    except TraceError:
-        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
-        trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
-        if trace is None:
-            raise
-        questions.forget(asked)
-        trace.lost_gradient = getattr(own, "name", "a function")
-        return plain(*args, **kwargs)
 
 
 def _referred(function: types.FunctionType) -> list[Any]:

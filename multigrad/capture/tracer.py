@@ -62,8 +62,9 @@ class V(Value):
         if dialect is None:
             return SymbolicDevice(self.trace)
         place = facts.get("device_type", "cpu")
-        known = place == "cpu" or dialect.device_of is None
-        return dialect.device if known else dialect.device_of(place)
+        if place == "cpu" or dialect.device_of is None:
+            return dialect.device
+        return dialect.device_of(place)
 
     @property
     def shape(self) -> Any:
@@ -108,6 +109,14 @@ class V(Value):
     def __len__(self) -> int:
         return self.shape[0].__index__()
 
+    def _rows(self) -> Iterator[Any] | None:
+        """Yield a function's rows, of which the number is a fact; of a rule's there is none."""
+        if self.trace.kind == "rule" or self.node.type.kind == "scalar" or self.is_number:
+            return None
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter([self[i] for i in range(len(self))])
+
     # --- protocols --------------------------------------------------------------------------------
     @classmethod
     def __torch_function__(
@@ -141,9 +150,8 @@ class V(Value):
         return self.trace.namespace
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise self.trace.error(
-            "turns a symbolic tensor into a NumPy array. Use array functions on it"
-        )
+        advice = self.trace.words.advise("Use array functions on it")
+        raise self.trace.error(f"turns a symbolic tensor into a NumPy array{advice}")
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
         # TensorFlow asks its dispatcher only after a TypeError.
@@ -194,7 +202,9 @@ class V(Value):
                 f"{own and own.tensor.__name__!r} object has no attribute {name!r}"
             )
         if name in methods.REFUSED:
-            raise self.trace.error(f"calls .{name}(): {methods.REFUSED[name]}")
+            reason, *advice = methods.REFUSED[name].split(". ")
+            words = self.trace.words.advise(*advice) if advice else ""
+            raise self.trace.error(f"calls .{name}(): {reason}{words}")
         reason = row.reason if row is not None and row.reason else "which is not captured"
         words = self.trace.words
         raise self.trace.error(f"uses .{name}, {reason}{words.advise(*words.write)}")
@@ -221,7 +231,8 @@ class V(Value):
         old, new = self.node, value.node
         self._check_own_memory()
         if self.base is not None and (old.op is not ops.GETITEM or not self.is_certain):
-            raise self.trace.error("updates a view of another tensor. Call .clone() on it first")
+            advice = self.trace.words.advise("Call .clone() on it first")
+            raise self.trace.error(f"updates a view of another tensor{advice}")
         if not all(view.is_certain for view in self._all_views()):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
@@ -238,6 +249,8 @@ class V(Value):
             whole = indexing.assigned(self.base, index, self.trace.value(new))
             self.base.update(whole)  # and with it this view
         else:
+            if old.op is ops.INPUT:  # of which the caller would see it
+                self.trace.updates.setdefault(old, self.trace.location())
             self._replace(new)
         return self
 

@@ -271,11 +271,13 @@ def _same_state(a: Any, b: Any) -> bool:
 
 def is_state(value: Any) -> bool:
     """Return whether a value is a library's tensor or variable; NumPy's arrays are taken."""
+    if issubclass(type(value), Value):  # in place of a tensor that is an input
+        return False
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return False
     root = type(value).__module__.partition(".")[0].removesuffix("lib")
     return root != "numpy" and (
-        root in registered_dialects() or isinstance(value, _tensor_classes())
+        root in registered_dialects() or issubclass(type(value), _tensor_classes())
     )
 
 

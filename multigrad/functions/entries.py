@@ -11,7 +11,7 @@ import numpy as np
 
 from ..active.draws import Draws
 from ..active.identity import value_key
-from ..active.reads import is_read
+from ..active.reads import is_in_force
 from ..backend.contract import Backend
 from ..calls.arguments import PLAIN, Layout, flatten, one_backend, owner_of, unwrap
 from ..calls.binding import Entry, bind_leaves
@@ -150,7 +150,7 @@ class Entries(Captured):
         # One lowering per set of facts; both change together, when more facts are needed.
         state: tuple[Any, dict[Any, Entry]] = watch(self.facts, layout), {}
         state[1][state[0](leaves)] = entry
-        reads = any(map(is_read, self.facts))
+        reads = any(map(is_in_force, self.facts))
 
         def find(leaves: Sequence[Any]) -> Entry:
             own = layout.with_objects(leaves)
@@ -176,7 +176,7 @@ class Entries(Captured):
                 found = find(leaves)
                 if self.facts != before or len(known) >= MOST_ENTRIES:
                     state = look, known = watch(self.facts, layout), {}
-                    reads = any(map(is_read, self.facts))
+                    reads = any(map(is_in_force, self.facts))
                 known[look(leaves)] = found
             return found
 

@@ -254,6 +254,7 @@ class Function(Entries):
         except NotCaptured as error:
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
+        trace.lacks = trace.lacks or variant.lacks
         given = {
             leaf.name: trace.value(lift_leaf(trace, leaf, value))
             for leaf, value in zip(layout.leaves, leaves, strict=True)

@@ -21,12 +21,13 @@ from ..calls.binding import Entry
 from ..calls.recipe import Recorded
 from ..capture.callables import plain_function, wrapped_function
 from ..capture.capture import run_or_import
+from ..capture.dialect import registered_dialects
 from ..capture.signature import called_method, name_of
-from ..capture.state import OWN, Filled, State, is_open, read_state
+from ..capture.state import OWN, Filled, State, held_by, is_open, read_state
 from ..errors import FormatError, TraceError
 from ..ground.threads import build_once
 from ..ground.trees import optree
-from ..recipes.record import CodeRecipe
+from ..recipes.record import CodeRecipe, written_in
 from ..tracing.trace import Trace, Value, copy_of
 from .custom_gradient import library_of, named_library
 from .entries import MOST_ENTRIES, kind_of
@@ -86,11 +87,15 @@ class HeldRecipe(CodeRecipe):
         filled = Filled(self.owner, state, symbols)
         filled.mention(trace)
         held = slice(made, len(trace.witness.made))
-        method = called_method(self._of(filled))
-        whole = (self._call_with, (given, *args)) if given else None
-        library = self.library or state.home
+        called, library = self._of(filled), self.library or state.home
         route = trace.routes.get(library)
-        outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
+        if is_intercepted(called):
+            with written_in(trace, (library,)):
+                outputs = called(*args, **kwargs)
+        else:
+            whole = (self._call_with, (given, *args)) if given else None
+            method = called_method(called)
+            outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
         for name, symbol in symbols.items():
             if symbol.node is not given[name].node:
                 raise trace.error(
@@ -108,7 +113,8 @@ class HeldRecipe(CodeRecipe):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         state, given, kwargs = self._split(kwargs)
-        if all(given.get(name, own) is own for name, own in state.tensors.items()):
+        now = {name: held_by(own) for name, own in state.tensors.items()}
+        if all(given.get(name, own) is own for name, own in now.items()):
             return Recorded(self.function(*args, **kwargs), None)
         filled = Filled(self.owner, state, given)
         outputs = self._of(filled)(*args, **kwargs)
@@ -125,8 +131,10 @@ class HeldRecipe(CodeRecipe):
 
     def _of(self, filled: Filled) -> Any:
         """Return the copy of the object, or its method."""
-        if isinstance(self.function, types.MethodType):
-            return types.MethodType(self.function.__func__, filled.copy)
+        method = self.function
+        is_call = isinstance(method, types.MethodType) and method.__name__ == "call"
+        if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.copy)):
+            return types.MethodType(method.__func__, filled.copy)
         return filled.copy
 
     def _check(self, filled: Filled, trace: Trace | None) -> None:
@@ -136,6 +144,12 @@ class HeldRecipe(CodeRecipe):
             raise trace.error(f"{change}, which a graph does not do")
         if change:
             raise TraceError(f"function {self.name!r} {change}, which only the object itself does")
+
+
+def is_intercepted(called: Any) -> bool:
+    """Return whether a library's objects come to us when they are called with symbols."""
+    keepers = (dialect.keeps for dialect in registered_dialects().values())
+    return any(keeps is not None and keeps(called) for keeps in keepers)
 
 
 class Structure:
@@ -199,7 +213,7 @@ class OfObject(Function):
         state = read_state(self._owner)
         owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
         backend = next((owner for owner in owners if owner is not None), None)
-        held = {name: _on(backend, tensor) for name, tensor in state.tensors.items()}
+        held = {name: _on(backend, held_by(own)) for name, own in state.tensors.items()}
         return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
 
     def _structure(self, state: State) -> Structure:

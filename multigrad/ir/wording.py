@@ -1,6 +1,6 @@
 """The words in which messages advise the author of what is captured.
 
-Of an imported function the reader is not the author: the advice to write it otherwise is left out.
+Of an imported function the reader is not the author, who alone could write it otherwise.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ class Words:
         native: what has it run as it is; "" where the reader cannot say so.
         param: as what a value is to be given that may change.
         write: what to write instead of what is not captured.
+        lead: how advice begins, where it is another's code.
     """
 
     native: str = ""
     param: str = "an argument"
     write: tuple[str, ...] = ()
+    lead: str = ""
 
     def ways(self, *advice: str) -> str:
         """Return ways out: these, or to run it as it is."""
@@ -29,7 +31,11 @@ class Words:
     def advise(self, *advice: str) -> str:
         """Return the same as a sentence after a problem, "" where there is no way."""
         ways = self.ways(*advice)
-        return f". {ways[0].upper()}{ways[1:]}" if ways else ""
+        if not ways:
+            return ""
+        if self.lead:  # whose code has the names of its own library
+            return f". {self.lead}{ways[0].lower()}{ways[1:].replace('xp.', '')}"
+        return f". {ways[0].upper()}{ways[1:]}"
 
 
 NATIVE = "native=True to run it as it is"
@@ -37,5 +43,5 @@ XP = ("write it with xg.xp",)
 WORDS = {
     "rule": Words(f"register the rule with {NATIVE}", "a param of the rule", XP),
     "function": Words(f"give it {NATIVE}", write=XP),
-    "imported function": Words(),
+    "imported function": Words(lead="Its author could "),
 }

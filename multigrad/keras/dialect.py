@@ -13,16 +13,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType, MethodType
 from typing import Any
 
 import keras
 
 from multigrad.capture import creation
 from multigrad.capture.dialect import Dialect, find_dialect, register_dialect
+from multigrad.capture.interception import Interception
+from multigrad.capture.libraries import is_library_file
+from multigrad.capture.substitute import substitute
 from multigrad.capture.symbols import SymbolicShape
+from multigrad.ground.trees import optree
 from multigrad.ir.types import FLOATS, INT32, T
 from multigrad.tracing import xp_all as xp
-from multigrad.tracing.trace import cast, dtype_name
+from multigrad.tracing.trace import Value, cast, dtype_name
 
 from . import dialect_arrays, dialect_elementwise, dialect_losses, dialect_parts
 
@@ -146,7 +151,6 @@ TENSORS: dict[str, Handler] = {
     **dialect_elementwise.taking("variable", {"stop_gradient": xp.stop_gradient}),
 }
 
-# Functions of trees do their own work: a symbol is a leaf.
 TREES = """
     assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
     map_structure map_structure_up_to pack_sequence_as traverse
@@ -170,7 +174,6 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         "is_keras_tensor": is_keras_tensor,
         "standardize_dtype": standardize_dtype,
     },
-    "tree": {name: getattr(keras.tree, name) for name in TREES.split()},
 }
 
 # Made without a tensor: these also act where no symbol is among the arguments.
@@ -219,19 +222,71 @@ def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
     }
 
 
-register_dialect(
-    "keras",
-    Dialect(
-        by_function(NAMES),
-        BackendTensor,
-        as_keras_dtype,
-        "cpu",
-        hidden=by_function(HIDDEN),
-        mutable=False,
-        protocol=False,
-        refused=by_function(REASONS),
-        at_once=compute_at_once,
-        runs_on=keras.backend.backend,
-        shown="keras.ops",
-    ),
+# --- layers ---------------------------------------------------------------------------------------
+# What Keras notes down about a layer, beside what the layer computes with.
+BOOKKEEPING = """
+    _called _inbound_nodes _lock _losses _loss_ids _losses_override _metrics
+    _non_trainable_variables _outbound_nodes _seed_generators _trainable_variables _tracker
+"""
+CALL: Any = vars(keras.layers.Layer)["__call__"]
+
+
+def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a layer; on symbolic values its own `call`, without what Keras does around it."""
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
+    if trace is None:
+        return CALL(self, *args, **kwargs)
+    if kwargs.get("training"):
+        raise trace.error(f"calls {self.name!r} in training, which is not captured")
+    if hasattr(self, "_nodes_by_depth"):
+        raise trace.error(f"calls {self.name!r}, a graph of layers, which is not captured")
+    if isinstance(self, keras.Sequential):
+        (x,) = args
+        for layer in self.layers:
+            x = layer(x)
+        return x
+    held = {
+        name: substitute(value, trace) if is_activation(value) else value
+        for name, value in vars(self).items()
+    }
+    made = object.__new__(type(self))  # whose functions of Keras's, an activation, take symbols
+    vars(made).update(held)
+    result = substitute(MethodType(type(self).call, made), trace)(*args, **kwargs)
+    for name, value in vars(made).items():
+        if value is not held.get(name):
+            raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
+    return result
+
+
+def is_activation(value: Any) -> bool:
+    """Return whether a layer's attribute is a function of tensors: Keras's, or the user's own."""
+    if not isinstance(value, FunctionType):
+        return False
+    return value in DIALECT.aliases or not is_library_file(value.__code__.co_filename)
+
+
+def is_layer(value: Any) -> bool:
+    """Return whether a value stays as it is in captured code: its calls are intercepted."""
+    return isinstance(value, keras.layers.Layer)
+
+
+DIALECT = Dialect(
+    by_function(NAMES),
+    BackendTensor,
+    as_keras_dtype,
+    "cpu",
+    hidden=by_function(HIDDEN),
+    mutable=False,
+    protocol=False,
+    refused=by_function(REASONS),
+    at_once=compute_at_once,
+    runs_on=keras.backend.backend,
+    shown="keras.ops",
+    keeps=is_layer,
+    interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
+    variables=(keras.Variable,),
+    bookkeeping=frozenset(BOOKKEEPING.split()),
+    trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
+register_dialect("keras", DIALECT)

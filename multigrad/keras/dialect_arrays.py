@@ -89,8 +89,15 @@ def rms_normalization(
 
 
 def layer_normalization(
-    x: Tensor, gamma: Any = None, beta: Any = None, axis: Any = -1, epsilon: float | None = None
+    x: Tensor,
+    gamma: Any = None,
+    beta: Any = None,
+    axis: Any = -1,
+    epsilon: float | None = None,
+    rms_scaling: bool = False,  # of Keras's own layer
 ) -> Tensor:
+    if rms_scaling:
+        raise TypeError("layer_normalization with rms_scaling; use rms_normalization")
     if axis not in (-1, [-1], (-1,)) and not (gamma is None and beta is None):
         raise TypeError("layer_normalization with gamma or beta along other axes than the last")
     added = keras.config.epsilon() if epsilon is None else epsilon
@@ -154,7 +161,7 @@ def einsum(subscripts: str, *operands: Tensor, **options: Any) -> Tensor:
 
 
 REDUCTIONS: dict[str, Handler] = {
-    **spelled("sum; mean; max: amax; min: amin; count_nonzero; logsumexp; median"),
+    **spelled("sum; mean; max: amax; min: amin; logsumexp; median"),
     "all": all_, "any": any_, "cumprod": arrays.np_cumprod,
     "cumsum": arrays.np_cumsum, "max": max_, "min": min_, "moments": moments,
     "nancumprod": nans.nancumprod, "nancumsum": nans.nancumsum, "nanmax": nans.nanmax,
@@ -166,6 +173,7 @@ REDUCTIONS: dict[str, Handler] = {
 }  # fmt: skip
 
 SHAPES: dict[str, Handler] = {
+    "count_nonzero": places.count_nonzero,
     **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
     "broadcast_to": arrays.np_broadcast_to,
     "fliplr": parts.fliplr, "flipud": parts.flipud, "get_item": get_item,

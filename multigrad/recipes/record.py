@@ -22,12 +22,13 @@ from ..calls.recipe import Recipe, Recorded, Variant
 from ..capture import xp as xp_dialect
 from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
+from ..capture.indexing import Picked
 from ..capture.tracer import V
 from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
 from ..ir import questions
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Location, Node
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
@@ -76,14 +77,14 @@ def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Va
     variant = recording.run_asking()
     trace = recording.trace
     if trace.asks_for_memory:
-        check_memory(recipe.name, variant, _Recording(recipe, layout, trace.facts))
+        check_memory(variant, _Recording(recipe, layout, trace.facts))
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
     if trace.witness.moved or trace.lifted or is_suspect:
         again = _Recording(recipe, layout, trace.facts)
         other = again.run_asking()
         check_tensors(trace, again.trace)
         drew = trace.witness.moved and again.trace.witness.moved
-        check_draws(recipe.name, variant, other, drew=drew)
+        check_draws(trace, variant, other, drew=drew)
     return variant
 
 
@@ -104,6 +105,7 @@ class _Recording:
         self.is_imported = hasattr(recipe, "apply")
         kind = "imported function" if self.is_imported else "function"
         self.trace = Trace(recipe.name, facts, V, kind, xp_dialect)
+        self.trace.defined = place_of(recipe)
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)
@@ -126,10 +128,12 @@ class _Recording:
         recorded = self.attempt(lambda: self.recipe.record(trace, *layout.rebuild(leaves)))
         for leaf, symbol, node in zip(layout.leaves, leaves, given, strict=True):
             if isinstance(symbol, Value) and symbol.node is not node:
+                advice = trace.words.advise(f"work on a copy: {leaf.path}.clone()")
                 raise NotCaptured(
                     trace.error(
                         f"updates its argument {leaf.path!r} in place, which the caller would see "
-                        f"in one framework only. Work on a copy: {leaf.path}.clone()"
+                        f"in one framework only{advice}",
+                        None if node is None else trace.updates.get(node),
                     )
                 )
         flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
@@ -173,6 +177,8 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not trace.lost_gradient,
         ).without_calls()
+        if self.is_imported and recorded.second_order and not graphs.second_order:
+            trace.lacks = trace.lacks or "the derivative of its backward"
         return Variant(graphs, layout, outputs, fixed, dict(self.facts), lacks=trace.lacks)
 
     def symbol(self, leaf: Leaf) -> Any:
@@ -207,6 +213,11 @@ class _Recording:
         """Return an output that is no symbolic value: a number, a word, None."""
         if isinstance(output, bool | int | float | str | type(None)):
             return output
+        if isinstance(output, Picked):
+            problem = "selects elements by a mask, so that the values decide on the size"
+            raise NotCaptured(
+                self.trace.error(f"{problem}{self.trace.words.advise('use xp.where(mask, x, 0)')}")
+            )
         raise NotCaptured(
             self.trace.error(
                 f"returns a {type(output).__name__} that it did not compute from its arguments"
@@ -334,6 +345,15 @@ def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Itera
     for fact in facts:
         source = sources.get(fact.partition(":")[2])
         yield from (fact,) if source is None else needed_shapes(source.node)
+
+
+def place_of(recipe: CodeRecipe) -> Location | None:
+    """Return where the first of a recipe's functions begins."""
+    for function in recipe.functions():
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            return Location(code.co_filename, code.co_firstlineno, "")
+    return None
 
 
 def name_cotangents(count: int) -> tuple[str, ...]:

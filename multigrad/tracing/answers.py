@@ -143,14 +143,24 @@ class Answers:
     def _number_in_text(self) -> Any:
         return self._concrete("writes a tensor as text", "Leave it out")
 
+    def _rows(self) -> Any:
+        """Yield what lies along the first axis; what records by protocols overrides this."""
+        return None
+
     def __iter__(self) -> Any:
-        raise self.trace.error("iterates over a tensor. Use whole-array operations")
+        rows = self._rows()
+        if rows is not None:
+            return rows
+        advice = self.trace.words.advise("Use whole-array operations")
+        raise self.trace.error(f"iterates over a tensor{advice}")
 
     def __reversed__(self) -> Any:
-        raise self.trace.error("iterates over a tensor. Use xp.flip(x, axis=0)")
+        advice = self.trace.words.advise("Use xp.flip(x, axis=0)")
+        raise self.trace.error(f"iterates over a tensor{advice}")
 
     def __contains__(self, item: Any) -> bool:
-        raise self.trace.error("looks for a value in a tensor. Use xp.any(tensor == value)")
+        advice = self.trace.words.advise("Use xp.any(tensor == value)")
+        raise self.trace.error(f"looks for a value in a tensor{advice}")
 
     def __copy__(self) -> Any:
         if self.node.type.kind == "scalar":

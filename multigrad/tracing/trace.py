@@ -82,6 +82,8 @@ class Trace:
         self.asks_for_memory = False  # it was asked
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
+        self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
+        self.defined: Location | None = None  # where the user's function begins
         self._like: Node | None = None
 
     def value(self, node: Node) -> Value:
@@ -126,9 +128,11 @@ class Trace:
             frame = frame.f_back
         return None
 
-    def error(self, problem: str) -> TraceError:
-        """Return a TraceError that names the rule and the line."""
-        where = self.location()
+    def error(self, problem: str, where: Location | None = None) -> TraceError:
+        """Return a TraceError that names the rule and the line, that of its function where no other
+        is known.
+        """
+        where = where or self.location() or self.defined
         at = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
         return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))

@@ -6,12 +6,14 @@ import math
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from .. import ops
-from ..ir.types import BOOL
+from ..ir.types import BOOL, T
 from ..passes.scalars import constant
 from ..random import REPLAYED
 from .axes import Axis, axes_of, known_shape, one_axis
-from .trace import Value, apply
+from .trace import Value, apply, lift
 from .xp_ops import cumprod, cumsum, mean, sum, var
 
 Tensor = Any
@@ -39,6 +41,12 @@ def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
 
 def broadcast_to(x: Tensor, like: Any) -> Tensor:
     """x repeated to the shape of `like`: a tensor, or a tuple of ints."""
+    if isinstance(x, Value) and x.node.type.kind == "scalar":
+        if isinstance(like, tuple | list):
+            if not like:
+                return x
+            like = broadcast_to(x.trace.value(lift(x.trace, np.zeros(1))), like)
+        return apply(ops.FULL_LIKE, like, x, dtype=T)
     if isinstance(like, tuple | list):
         return apply(ops.BROADCAST_TO_SHAPE, x, shape=tuple(map(index, like)))
     return apply(ops.BROADCAST_TO, x, like)

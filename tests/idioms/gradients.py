@@ -388,7 +388,7 @@ class SaturatesInPlace(Function):
 
 class AppliesACallable(Function):
     @staticmethod
-    def forward(ctx: Any, x: Any, fn: Any, options: Any) -> Any:
+    def forward(ctx: Any, x: Any, options: Any, fn: Any = torch.tanh) -> Any:
         ctx.slope = options["slope"]
         with torch.no_grad():
             return fn(x)
@@ -446,3 +446,28 @@ class WithSetupContext(Function):
     def backward(ctx: Any, grad: Any) -> Any:
         x, weight = ctx.saved_tensors
         return grad * weight, (grad * x).sum(0).reshape(ctx.shape)
+
+
+class RowByRow(Function):
+    """A loop over rows, and rows by name."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        first, *others = x
+        return torch.stack([first, *(row.cumsum(0) for row in others)])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        rows = [g.flip(0).cumsum(0).flip(0) if i else g for i, g in enumerate(grad)]
+        return torch.stack(rows)
+
+
+class LowerTriangle(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        mask = torch.tril(torch.ones(x.shape[0], x.shape[1], dtype=torch.bool))
+        return x.masked_fill(~mask, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return torch.tril(grad)
