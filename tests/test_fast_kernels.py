@@ -60,6 +60,16 @@ def choose(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.where(tin >= 0, grad_out, 0.0)
 
 
+@case("torch.reject_bits")
+def reject(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return xp.where(tin >= 0.5, 0.0, grad_out)
+
+
+@case("torch.sign")
+def take_own_sign(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return xp.where(xp.isnan(tin), 0.0, xp.sign(tin)) * xp.abs(grad_out)
+
+
 @case("torch.square", "numpy.square")
 def square(ctx: Any, grad_out: Any, tin: Any) -> Any:
     u = 3.0 * tin

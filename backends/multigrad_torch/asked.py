@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from multigrad.capture import arrays, methods
@@ -219,21 +218,9 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
     return arrays.expand(x, *lengths)
 
 
-def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """The axes from one to another as one."""
-    if start_dim == 0 and end_dim == -1:
-        return arrays.flatten(x)
-    lengths = lengths_of(x)
-    start, end = start_dim % len(lengths), end_dim % len(lengths)
-    if start > end:
-        raise TypeError("flatten from a later axis to an earlier one")
-    inner = int(np.prod(lengths[start : end + 1]))
-    return arrays.reshape(x, *lengths[:start], inner, *lengths[end + 1 :])
-
-
 METHODS: dict[str, Callable[..., Any]] = {
-    "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand, "flatten": flatten,
+    "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
     "get_device": get_device, "is_contiguous": is_contiguous, "ndimension": methods.dim,
     "nelement": methods.numel, "new": new, "squeeze": squeeze, "to": to, "type": type_,
 }  # fmt: skip
-ALIASES: dict[Any, Callable[..., Any]] = {torch.squeeze: squeeze, torch.flatten: flatten}
+ALIASES: dict[Any, Callable[..., Any]] = {torch.squeeze: squeeze}

@@ -20,7 +20,7 @@ from multigrad.ir.op import Op
 from multigrad.ir.types import Type
 from multigrad.ops.results import elementwise
 
-from . import fused, masks
+from . import fused, masks, signs
 from .elementwise import fitting
 
 Tensor: TypeAlias = torch.Tensor
@@ -158,6 +158,7 @@ FAST = FastKernels(
             "1.0",
         ),
         *fused.PATTERNS,
+        *signs.PATTERNS,
         *masks.PATTERNS,
         Pattern(
             "torch.square", "u * u into new memory 84 us, square_ 41", {ops.MUL: square_products}
@@ -186,12 +187,13 @@ FAST = FastKernels(
     ),
     kernels={
         **fused.KERNELS,
+        **signs.KERNELS,
         **masks.KERNELS,
         ONE_MINUS: one_minus,
         NORM: torch.linalg.vector_norm,
         CLAMP_MIN: torch.clamp_min,
         CLAMP_MAX: torch.clamp_max,
     },
-    in_place={**IN_PLACE, **masks.IN_PLACE, **fused.IN_PLACE},
+    in_place={**IN_PLACE, **masks.IN_PLACE, **fused.IN_PLACE, **signs.IN_PLACE},
     constants=CONSTANTS,
 )

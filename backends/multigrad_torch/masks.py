@@ -162,6 +162,7 @@ def is_full(node: Node) -> bool:
 
 MASKED = kernel("torch.masked", "x mask", lambda x, mask: elementwise(x))
 SELECT = kernel("torch.select", "mask x", lambda mask, x: elementwise(x))
+REJECT = kernel("torch.reject", "mask x", lambda mask, x: elementwise(x))
 THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: elementwise(grad))
 
 
@@ -183,6 +184,14 @@ def select(mask: Tensor, x: Tensor) -> Tensor:
     return mask.to(integer).neg_().bitwise_and_(x.view(integer)).view(x.dtype)
 
 
+def reject(mask: Tensor, x: Tensor) -> Tensor:
+    """0 where the mask holds, else x: none of its bits, or all."""
+    if not pays(x) or not pays(mask) or x.shape != mask.shape:
+        return plain_where(mask, 0.0, x)
+    integer = INTEGERS[x.dtype.itemsize]
+    return mask.to(integer).sub_(1).bitwise_and_(x.view(integer)).view(x.dtype)
+
+
 def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
     return torch.ops.aten.threshold_backward(grad, x, limit)
 
@@ -197,8 +206,18 @@ def multiply_by_bytes(node: Node) -> Node | None:
 
 def select_bits(node: Node) -> Node | None:
     mask, x, other = node.operands
-    fits = mask.type.kind == "tensor" and mask.type.shape == INPUT_SHAPE and is_full(x)
+    fits = is_full_mask(mask) and is_full(x)
     return make_node(SELECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
+
+
+def reject_bits(node: Node) -> Node | None:
+    mask, other, x = node.operands
+    fits = is_full_mask(mask) and is_full(x)
+    return make_node(REJECT, (mask, x), {}, node.type) if fits and is_zero(other) else None
+
+
+def is_full_mask(node: Node) -> bool:
+    return node.type.kind == "tensor" and node.type.shape == INPUT_SHAPE
 
 
 def threshold_gradients(node: Node) -> Node | None:
@@ -250,11 +269,17 @@ PATTERNS = (
         "where(mask, x, 0) 3.4 ms, by the bits 230 us",
         {ops.WHERE: select_bits},
     ),
+    Pattern(
+        "torch.reject_bits",
+        "where(mask, 0, x) 4.1 ms, by the bits 210 us",
+        {ops.WHERE: reject_bits},
+    ),
 )
 KERNELS: dict[Op, Callable[..., Any]] = {
     HEAVISIDE: heaviside,
     MASKED: masked,
     SELECT: select,
+    REJECT: reject,
     THRESHOLD: threshold,
     **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items() if a and b},
     **{FLOAT_RESULT[op]: into_float(compare) for op, compare in COMPARISONS.items()},

@@ -112,7 +112,8 @@ def _refuse_indices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Tensor:
-    order = 2 if p in ("fro", None) else p
+    given = creation.number(p)  # the order is a part of the op
+    order = 2 if given in ("fro", None) else given
     return xp.norm(x, axis_of(dim, MISSING), keepdim, order)
 
 

@@ -75,7 +75,7 @@ def nearly_equal(x: Tensor, count: Any, axis: int) -> tuple[Tensor, ...]:
 def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """So many nearly equal stretches, or those between indices."""
     if isinstance(indices_or_sections, Sequence | np.ndarray):
-        return pieces_between(x, indices_or_sections, axis)
+        return pieces_between(x, list(indices_or_sections), axis)
     return nearly_equal(x, indices_or_sections, axis)
 
 

@@ -43,7 +43,8 @@ PLACES: dict[str, dict[str, str]] = {
     "keras": {
         "ops": "keras.ops", "keras.activations": "keras.activations",
         "keras.random": "keras.random",
-        "keras.backend": "keras.backend",
+        "keras.backend": "keras.backend", "keras.losses": "keras.losses",
+        "keras.utils": "keras.utils",
     },
 }  # fmt: skip
 OWN = __name__.partition(".")[0]
