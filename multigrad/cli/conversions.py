@@ -22,6 +22,7 @@ KINDS = {
     "tensorflow custom gradient": "`tf.custom_gradient` functions",
 }
 INSIDE = "functions that apply one"
+OF_USERS = "inside"  # the section of functions that no package holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
 from .captured import captured_names, describe
-from .conversions import count_by, count_equal, read_rows
+from .conversions import OF_USERS, count_by, count_equal, read_rows
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
@@ -296,7 +296,8 @@ def render_conversions() -> str:
         sections.append(f"## {package}: {count_equal(own)}\n\n{table(header, cells)}")
     return page(
         "Conversions",
-        f"{len(rows)} published custom gradients of {len(packages)} packages, unchanged. Each is "
+        f"{len(rows)} custom gradients of {len(packages.keys() - {OF_USERS})} packages, and "
+        "functions of users that apply them, unchanged. Each is "
         "run on its own framework, forward and backward, and by multigrad on NumPy, torch, jax "
         "(eager and under `jax.jit`) and TensorFlow (eager and under `tf.function`). *Equal*: the "
         "same numbers as the original; *as it is*: the original itself runs, on its own framework; "
