@@ -85,12 +85,10 @@ def test_an_assertion_on_values_acts_where_they_are_known(backend: Any) -> None:
 
     function = xg.from_autograd_function(FunLSQ)
     step = np.array([-0.5], np.float32)
-    said = (
-        r"alpha = tensor\(\[-0.5"
-        if backend.name == "torch"
-        else r"py:\d+\) asserts what.*alpha > 0"
-    )
-    for call in (function, lambda *args: xg.vjp(function, *args)):
+    own = r"alpha = tensor\(\[-0.5"
+    said = own if backend.name == "torch" else r"py:\d+\) asserts what.*alpha > 0"
+    calls = [function, lambda *args: xg.vjp(function, *args)]
+    for call in calls[:1] if backend.name == "jax" else calls:  # in jax.vjp they are traced
         with pytest.raises(AssertionError, match=said):
             call(backend.array(X), backend.array(step), 1.0, -4, 3)
     good = function(backend.array(X), backend.array(-step), 1.0, -4, 3)
