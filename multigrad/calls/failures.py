@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dis
 import re
+from collections.abc import Iterable
 from types import TracebackType
 
 from ..capture.capture import OPAQUE
@@ -78,3 +79,12 @@ def is_users_own(trace: Trace, error: Exception) -> bool:
 def _is_users(trace: Trace, tb: TracebackType) -> bool:
     # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
     return any(tb.tb_frame.f_code is code for code in trace.codes)
+
+
+def defined_at(functions: Iterable[object]) -> Location | None:
+    """Return where the first of a recipe's functions begins."""
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            return Location(code.co_filename, code.co_firstlineno, "")
+    return None

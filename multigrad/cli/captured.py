@@ -16,7 +16,7 @@ from typing import Any
 
 from multigrad import ops
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.creation import creators
+from multigrad.capture.creation import Creator, creators
 from multigrad.capture.dialect import Dialect, find_dialect, load_dialects
 from multigrad.ir.op import Op
 from multigrad.tracing import xp_all as xp
@@ -127,6 +127,8 @@ def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
     if id(handler) in seen:
         return
     seen.add(id(handler))
+    if isinstance(handler, Creator):
+        handler = handler.make
     if isinstance(handler, functools.partial):
         for part in (handler.func, *handler.args):
             _collect(part, names, seen)

@@ -14,6 +14,7 @@ from ..active.identity import value_key
 from ..active.reads import is_in_force
 from ..backend.contract import Backend
 from ..calls.arguments import PLAIN, Layout, flatten, one_backend, owner_of, unwrap
+from ..calls.assumptions import check_assumptions
 from ..calls.binding import Entry, bind_leaves
 from ..calls.facts import watch
 from ..calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
@@ -197,7 +198,18 @@ class Entries(Captured):
         lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
         refuse_lacking(lacking, dtype or "")
         entry = bind_leaves(self.recipe, variant, backend, lowered)
+        if variant.assumed:
+            entry = self._checking(entry, variant, backend)
         return self._proving(entry, variant) if how_much() == ALL else entry
+
+    def _checking(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that checks what the code asserts of values."""
+
+        def checking(leaves: Sequence[Any], draws: Draws) -> Any:
+            check_assumptions(self.recipe.subject, variant, backend, leaves)
+            return entry.run(leaves, draws)
+
+        return Entry(checking)
 
     def _proving(self, entry: Entry, variant: Variant) -> Entry:
         """Return an entry that compares the function with its graphs on each call's arguments."""

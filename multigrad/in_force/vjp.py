@@ -12,6 +12,7 @@ from ..active.draws import FREE, Draws
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among
 from ..calls.arguments import Layout, flatten, owner_of, unwrap
+from ..calls.assumptions import check_assumptions
 from ..calls.binding import assemble
 from ..calls.bound import BoundFunction
 from ..calls.gradients import match_gradients
@@ -164,6 +165,7 @@ def _of_function(
         told = function.recipe.give_up(error.error)
         return _as_it_is(function, layout, leaves, backend, told)
     graphs = variant.graphs
+    check_assumptions(function.recipe.subject, variant, backend, leaves)
     native = function.lowered(variant, backend).native
     order = (*layout.indices("tensor"), *layout.indices("number"))
     given = [leaves[i] for i in order]

@@ -16,7 +16,8 @@ from typing import Any
 from ..active.reads import reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf
-from ..calls.failures import NotCaptured, explain, is_users_own
+from ..calls.assumptions import is_told
+from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.recipe import Recipe, Recorded, Variant
 from ..capture import xp as xp_dialect
@@ -28,7 +29,7 @@ from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
 from ..ir import questions
-from ..ir.graph import Graph, Location, Node
+from ..ir.graph import Graph, Node
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
@@ -105,7 +106,7 @@ class _Recording:
         self.is_imported = hasattr(recipe, "apply")
         kind = "imported function" if self.is_imported else "function"
         self.trace = Trace(recipe.name, facts, V, kind, xp_dialect)
-        self.trace.defined = place_of(recipe)
+        self.trace.defined = defined_at(recipe.functions())
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)
@@ -179,7 +180,9 @@ class _Recording:
         ).without_calls()
         if self.is_imported and recorded.second_order and not graphs.second_order:
             trace.lacks = trace.lacks or "the derivative of its backward"
-        return Variant(graphs, layout, outputs, fixed, dict(self.facts), lacks=trace.lacks)
+        assumed = tuple(each for each in trace.assumed if is_told(each[0], layout))
+        facts = dict(self.facts)
+        return Variant(graphs, layout, outputs, fixed, facts, lacks=trace.lacks, assumed=assumed)
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return what stands for a leaf while it is recorded."""
@@ -345,15 +348,6 @@ def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Itera
     for fact in facts:
         source = sources.get(fact.partition(":")[2])
         yield from (fact,) if source is None else needed_shapes(source.node)
-
-
-def place_of(recipe: CodeRecipe) -> Location | None:
-    """Return where the first of a recipe's functions begins."""
-    for function in recipe.functions():
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            return Location(code.co_filename, code.co_firstlineno, "")
-    return None
 
 
 def name_cotangents(count: int) -> tuple[str, ...]:

@@ -104,6 +104,7 @@ class Answers:
                 expected = expected_by_assert(frame)
                 if expected is not None:
                     self.trace.lacks = "what it asserts of values"
+                    self.trace.assumed.append((self.node, expected, self.trace.location()))
                     return expected
         return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
 

@@ -80,6 +80,7 @@ class Trace:
         self.in_backward = False
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked
+        self.assumed: list[tuple[Node, bool, Location | None]] = []  # what an `assert` says
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
