@@ -387,6 +387,36 @@ def test_a_custom_function_of_jax_inside_keeps_its_gradient(package: Any, case: 
     np.testing.assert_allclose(pullback(np.ones_like(X))[0], np.asarray(expected), rtol=1e-6)
 
 
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("case", ["superspike", "twice_jitted", "looped", "differentiated"])
+def test_code_that_is_read_by_its_jaxpr_keeps_the_custom_gradients_inside(
+    package: Any, case: str
+) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    somebodys = package(JAX)
+
+    def looped(x: Any) -> Any:  # for loops of jax, which substitution does not see through
+        return somebodys.helper(jax.checkpoint(somebodys.doubled)(jnp.sinc(x) * x))
+
+    def differentiated(x: Any) -> Any:
+        return jax.jvp(somebodys.tripled, (x,), (x,))[1] * x
+
+    cases = {"looped": looped, "differentiated": differentiated}
+    inner = cases.get(case) or (
+        somebodys.superspike(25.0) if case == "superspike" else somebodys.twice_jitted
+    )
+    x = jnp.asarray(X)
+    expected = jax.grad(lambda x: inner(x).sum())(x)
+    outputs, pullback = xg.vjp(xg.function(inner, native=False), X)
+    np.testing.assert_allclose(outputs, np.asarray(inner(x)), rtol=1e-6)
+    np.testing.assert_allclose(pullback(np.ones_like(X))[0], np.asarray(expected), rtol=1e-5)
+    again = jax.grad(lambda x: inner(x).sum())(x)  # what jax keeps of a trace is its own still
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(expected))
+    assert "multigrad" not in str(jax.make_jaxpr(inner)(x))
+
+
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("case", ["rounded", "helper", "Rounding"])
 def test_a_decorated_function_of_tensorflow_inside_keeps_its_gradient(

@@ -120,15 +120,33 @@ CHANGES = (step, load, replace_a_layer, set_a_number, share)
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_module_holds_is_read_at_each_call(change: Any) -> None:
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_what_a_module_holds_is_read_at_each_call(change: Any, is_inside: bool) -> None:
     module = make_torch()
-    function = xg.function(module, native=False)
+    called = (lambda x: module(x) * 1.0) if is_inside else module
+    function = xg.function(called, native=False)
     before = function(X)
     np.testing.assert_allclose(before, torchs(module), rtol=1e-5)
     change(module)
     after = function(X)
     assert not np.array_equal(before, after)
     np.testing.assert_allclose(after, torchs(module), rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("native", [None, False])
+def test_a_module_called_inside_of_a_function_gets_its_gradients(native: bool | None) -> None:
+    import torch
+
+    module = make_torch()
+
+    def f(x: Any) -> Any:
+        return module(x).square()
+
+    x = torch.from_numpy(X)
+    expected = torch.autograd.grad(f(x).sum(), list(module.parameters()))
+    found = torch.autograd.grad(xg.function(f, native=native)(x).sum(), list(module.parameters()))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.needs("torch")

@@ -22,6 +22,8 @@ from jax.extend import core
 
 from multigrad import ops
 from multigrad.capture.tracer import V
+from multigrad.errors import TraceError
+from multigrad.ir import questions
 from multigrad.ir.graph import Node
 from multigrad.ir.types import INT32, SCALAR_SHAPE, T
 from multigrad.passes.facts import needed_shapes, shape_fact
@@ -29,7 +31,9 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
+from .import_custom import CALLED, Called, reading
 from .import_primitives import PRIMITIVES, Operand, Scope, Step, Unknown, split
+from .importer import with_own_gradient
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
@@ -157,7 +161,8 @@ def _record(
             )
             for value, shape in zip(values, shapes, strict=True)
         ]
-        closed, result = jax.make_jaxpr(called, return_shape=True)(*given)
+        with reading():
+            closed, result = jax.make_jaxpr(called, return_shape=True)(*given)
     # What the function reads from around it; what it makes is another array each time.
     trace.lifted += [constant for constant in closed.consts if isinstance(constant, jax.Array)]
     scope = Scope(trace, trial.dtype, lengths)
@@ -210,6 +215,8 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         if name.startswith("custom_") and not is_jaxs_own(plain):
             scope.trace.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)
+    if equation.primitive is CALLED:
+        return _call(scope, equation, operands)
     handler = PRIMITIVES.get(name)
     shapes = [tuple(variable.aval.shape) for variable in equation.invars]
     if name == "split":
@@ -218,6 +225,31 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         raise Unknown(f"jax's primitive {name}, which is not captured")
     shape = tuple(equation.outvars[0].aval.shape)
     return [handler(Step(scope, operands, shapes, shape, equation.params))]
+
+
+def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """Record a call of a custom function by its own gradient; where that is not captured, what it
+    computes, of which no derivative may be taken.
+    """
+    called: Called = equation.params["called"]
+    avals = [variable.aval for variable in equation.invars]
+    values = [
+        scope.whole(operand, tuple(aval.shape))
+        for operand, aval in zip(operands, avals, strict=True)
+    ]
+    own, asked = with_own_gradient(called.function), questions.count()
+    if own is not None:
+        args, kwargs = called.arguments(values)
+        try:
+            outputs = jax.tree.leaves(own(*args, **kwargs))
+            shapes = [tuple(aval.shape) for aval in called.avals]
+            return [Operand(v, shape) for v, shape in zip(outputs, shapes, strict=True)]
+        except TraceError:
+            questions.forget(asked)
+            scope.trace.lost_gradient = own.name
+    with reading():
+        closed = jax.make_jaxpr(called.compute)(*avals)
+    return _run(scope, closed.jaxpr, closed.consts, operands)
 
 
 def is_jaxs_own(jaxpr: Any) -> bool:

@@ -15,6 +15,7 @@ from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
 
 from .custom_functions import closed_over, is_recorded, name_of, recording
+from .import_custom import note
 from .import_jvp import JvpRecipe
 from .import_vjp import VjpRecipe
 
@@ -130,7 +131,8 @@ def intercept(kind: type) -> Interception:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not comes_to_us(args, kwargs, "jax", "numpy"):
-            return original(self, *args, **kwargs)
+            noted = None if is_recorded(self) or is_jaxs_own(self) else note(self, args, kwargs)
+            return original(self, *args, **kwargs) if noted is None else noted[0]
         own = with_own_gradient(self)
         return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)
 

@@ -21,7 +21,7 @@ from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
 from ..ir.types import BOOL, FLOATS, INTEGERS, dtype_name
 from ..tracing.trace import Trace, Value
-from .dialect import load_dialects, nested_codes, registered_dialects
+from .dialect import contents, load_dialects, mentioned, nested_codes, registered_dialects
 from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
@@ -86,7 +86,8 @@ class _Reading:
         if isinstance(value, np.ndarray):
             self.parts.append(_array_key(value))
             return False
-        if len(self.parts) > MOST or not is_open(value):
+        is_root = not path and isinstance(value, types.FunctionType)
+        if len(self.parts) > MOST or not (is_root or is_open(value)):
             self.parts.append(Same(value))
             return False
         self.seen[id(value)] = len(self.seen)
@@ -166,9 +167,27 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
         return list(enumerate(value))
     if isinstance(value, types.MethodType):
         return [("__self__", value.__self__)]
+    if isinstance(value, types.FunctionType):
+        return [(name, held) for name, held in _referred(value) if is_object(held)]
     rows = attributes_of(value)
     aside = {name for dialect in registered_dialects().values() for name in dialect.bookkeeping}
     return [(name, held) for name, held in rows if name not in aside]
+
+
+def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function's names stand for: those of the function around it, and globals."""
+    yield from zip(function.__code__.co_freevars, _cells(function), strict=True)
+    yield from mentioned(function)
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    return list(map(contents, function.__closure__ or ()))
+
+
+def is_object(value: Any) -> bool:
+    """Return whether a value is an open object that may hold tensors, itself none."""
+    is_tensor = hasattr(type(value), "shape")
+    return is_open(value) and not is_tensor and not isinstance(value, list | tuple | dict)
 
 
 class Filled:
@@ -201,6 +220,8 @@ class Filled:
             return self._copies.setdefault(id(value), made)
         if kind is types.MethodType:
             return types.MethodType(value.__func__, self._put(value.__self__))
+        if isinstance(value, types.FunctionType):
+            return self._put_function(value)
         made = self._copies[id(value)] = _empty(value)
         for name, held in rows_of(value):
             if isinstance(value, list):
@@ -210,6 +231,23 @@ class Filled:
             else:
                 _set(made, name, self._put(held))
         return made
+
+    def _put_function(self, function: types.FunctionType) -> types.FunctionType:
+        """Return a function whose names stand for what stands for their objects."""
+        named = {name: self._put(held) for name, held in mentioned(function) if is_object(held)}
+        cells = [
+            cell if self._put(held) is held else types.CellType(self._put(held))
+            for cell, held in zip(function.__closure__ or (), _cells(function), strict=True)
+        ]
+        made = types.FunctionType(
+            function.__code__,
+            {**function.__globals__, **named},
+            function.__name__,
+            function.__defaults__,
+            tuple(cells),
+        )
+        made.__kwdefaults__, made.__module__ = function.__kwdefaults__, function.__module__
+        return self._copies.setdefault(id(function), made)
 
     def objects(self) -> Iterator[Any]:
         """Yield the copies that have attributes."""

@@ -97,7 +97,7 @@ class _Substitution:
             return types.MethodType(self.replace(function.__func__), owner)
         wrapped = wrapped_function(function)
         if wrapped is not None:
-            return self.copy(wrapped)
+            return self._unwrapped(function, wrapped)
         plain = plain_function(function)
         if plain is None:
             return self.stand_in(function)

@@ -1,4 +1,5 @@
-"""Functions of an object: a module, a layer, anything with `__call__`, or a method of one.
+"""Functions of an object: a module, a layer, anything with `__call__`, a method of one, or a plain
+function that calls one.
 
 What the object holds is read at each call (`capture/state.py`): its tensors are hidden arguments,
 so that weights are never stale, and carry gradients where they are the call's own framework's. On
@@ -42,13 +43,24 @@ def owner_of_method(function: Any) -> Any:
     """Return the object whose state a callable reads, None where it is none of the kind."""
     if isinstance(function, types.MethodType):
         owner = function.__self__
-    elif isinstance(function, types.FunctionType) or wrapped_function(function) is not None:
+    elif isinstance(function, types.FunctionType):
+        return function
+    elif wrapped_function(function) is not None:
         return None
     else:
         owner = function
     if plain_function(function) is None or type(owner).__module__.startswith(OWN):
         return None
     return owner if is_open(owner) else None
+
+
+def holds_state(function: Any) -> bool:
+    """Return whether what a callable computes depends on what an object holds: its own, or, of a
+    plain function, an object with tensors that its names stand for.
+    """
+    if isinstance(function, types.FunctionType):
+        return bool(read_state(function).tensors)
+    return owner_of_method(function) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

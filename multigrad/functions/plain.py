@@ -18,7 +18,7 @@ from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace
 from .custom_gradient import library_of, named_library
 from .function import Function
-from .held import OfObject, owner_of_method
+from .held import OfObject, holds_state
 
 Tensor = Any
 
@@ -101,9 +101,9 @@ def function(
 
     Args:
         forward: `forward(*args) -> outputs`, written with any library. Of an object, or a method of
-            one (a torch or Equinox module, anything with `__call__`), what it holds is read at each
-            call. On its tensors' own framework it runs as it is, and their gradients reach them;
-            on another one its tensors are constants.
+            one (a torch or Equinox module, a Keras layer, anything with `__call__`), or of a
+            function that calls one, what it holds is read at each call. On its tensors' own
+            framework it runs as it is, and gradients reach them; elsewhere they are constants.
         backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one
             argument, None where there is none); `grad_out` is nested like the outputs. Without it
             the Function has its true derivative.
@@ -118,7 +118,7 @@ def function(
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
     library = check_dialect(dialect)
-    if backward is None and residuals is None and owner_of_method(forward) is not None:
+    if backward is None and residuals is None and holds_state(forward):
         return OfObject(forward, native, library, prove)
     recipe = PairRecipe(
         forward, backward, residuals, name=name_of(forward), native=native, library=library
