@@ -138,6 +138,32 @@ def test_torch_computes_no_mask_where_no_gradient_is_asked_for() -> None:
 # --- the gradient stays the rule's ----------------------------------------------------------------
 
 
+@needs_torch
+def test_a_norm_that_is_the_output_is_kept_beside_the_input_and_not_computed_again() -> None:
+    import torch
+
+    class Norm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            norm = torch.norm(x, 3, -1, keepdim=True)
+            ctx.save_for_backward(x, norm)
+            return norm
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            x, norm = ctx.saved_tensors
+            return grad_out * x * x.abs() / norm**2
+
+    x = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4)
+    function = xg.from_autograd_function(Norm)
+    assert torch_bytes(function, x) == x.nbytes + x[:, 0].nbytes
+    leaf = torch.tensor(x, requires_grad=True)
+    given, wanted = (
+        torch.autograd.grad(f(leaf), leaf, torch.ones(3, 1))[0] for f in (function, Norm.apply)
+    )
+    torch.testing.assert_close(given, wanted)
+
+
 @pytest.mark.parametrize("rule", MASKED)
 def test_gradient_by_a_mask_is_the_gradient_by_the_input(rule: str, backend: Any) -> None:
     y, gradient = backend.vjp(xg.lower(rule, backend.name, forward="Heaviside"), X, G)

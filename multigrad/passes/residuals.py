@@ -87,7 +87,27 @@ def cut_residuals(
         else:
             names[node] = f"kept_{computed}" if computed else "kept"
             computed += 1
+    names |= {node: results[node] for node in computed_again(backward, names, results)}
     return _split(forward, backward, roles, names)
+
+
+def computed_again(
+    backward: Graph, names: Mapping[Node, str], results: Mapping[Node, str]
+) -> list[Node]:
+    """Return small outputs, as norms, that backward would compute once more from what is kept."""
+    read: set[Node] = set()
+    ahead = [*backward.outputs]
+    while ahead:
+        node = ahead.pop()
+        if node not in read and node not in names:
+            read.add(node)
+            ahead += node.operands
+    return [node for node in results if node in read and is_small(node.type)]
+
+
+def is_small(type_: Type) -> bool:
+    """Return whether a tensor has fewer elements than the input, of which it is a reduction."""
+    return type_.kind == "tensor" and isinstance(type_.shape, tuple)
 
 
 def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
