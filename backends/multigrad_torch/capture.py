@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import composites, methods
+from multigrad.capture import composites, creation, methods
 from multigrad.capture.classes import is_instance
 from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
@@ -217,7 +218,8 @@ METHODS = {
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
-    **capture_losses.ALIASES, _T.max: max_, _T.min: min_, _T.add: methods.add,
+    **capture_losses.ALIASES, **creation.creators(("torch",)),
+    torch._is_all_true: methods.all, _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
     _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
     torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,
@@ -248,6 +250,11 @@ OWN_METHODS = {
 def as_torch_dtype(name: str) -> torch.dtype:
     """Return the dtype of that name."""
     return getattr(torch, name)
+
+
+def eagerly() -> AbstractContextManager[Any]:
+    """Let functions that torch.compile has made run as they are written: it cannot read symbols."""
+    return torch.compiler.set_stance("force_eager")
 
 
 class Generator:
@@ -304,6 +311,7 @@ register_dialect(
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={torch.is_tensor: is_tensor},
+        at_once=eagerly,
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,
         one_class=True,
