@@ -336,3 +336,20 @@ def test_a_class_without_a_backward_is_an_error() -> None:
 def test_its_apply_is_told_to_be_given_as_the_class() -> None:
     with pytest.raises(TypeError, match="give the class itself: ClippedReLU"):
         from_autograd_function(find_class("ClippedReLU").apply)
+
+
+def test_size_is_a_method_that_equals_no_number_in_torch() -> None:
+    import torch
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.sum() if x.size == 1 else x * x.size(0)  # of torch's, always the latter
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad
+
+    x = np.array([2.0], np.float32)
+    given = from_autograd_function(Summed)(x)
+    assert given.shape == Summed.apply(torch.tensor(x)).shape == (1,)

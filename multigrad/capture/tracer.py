@@ -8,6 +8,7 @@ function, a dialect table says what it means.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from .. import ops
@@ -73,8 +74,11 @@ class V(Value):
 
     @property
     def size(self) -> Any:
-        """An integer as in NumPy, and callable as in torch."""
-        return Size(self)
+        """An integer as in NumPy, a method as in torch, both where the library is not known."""
+        names = self.trace.readings or (self.trace.dialect,)
+        tensors = [dialect.tensor for dialect in map(find_dialect, names) if dialect is not None]
+        is_method = tensors and all(callable(getattr(each, "size", None)) for each in tensors)
+        return partial(_size, self) if is_method else Size(self)
 
     @property
     def ndim(self) -> int:
@@ -357,7 +361,12 @@ class Size(V):
         object.__setattr__(self, "_of", of)
 
     def __call__(self, dim: int | None = None) -> Any:
-        return self._of.shape if dim is None else self._of.shape[dim]
+        return _size(self._of, dim)
+
+
+def _size(of: V, dim: int | None = None) -> Any:
+    """torch's `size()`, which equals no number."""
+    return of.shape if dim is None else of.shape[dim]
 
 
 class _Bound:
