@@ -80,6 +80,17 @@ def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
     assert set(kept) >= {1, 2}  # captured for both
 
 
+def test_a_saved_class_has_the_gradients_of_all(backend: Any) -> None:
+    import torch
+
+    function, _ = make(Product.forward, Product.backward)
+    function(torch.tensor(X, requires_grad=True), torch.tensor(X))  # which needs one alone
+    again = xg.from_dict(function.to_dict())
+    _, (by_a, by_b) = pulled(backend, again, X, X + 1)
+    np.testing.assert_allclose(by_a, X + 1)
+    np.testing.assert_allclose(by_b, X)
+
+
 def test_an_assertion_on_values_acts_where_they_are_known(backend: Any) -> None:
     from .idioms.quantizers import FunLSQ
 

@@ -16,7 +16,7 @@ from ..tracing.trace import NeedsConcrete, Trace
 from .arguments import Layout
 
 # What symbols are called in the messages of libraries.
-INTERNAL = re.compile(r"\b(multigrad|Item|Picked|Size|Symbolic\w+|V|Value)\b")
+INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|Value)\b")
 
 
 class NotCaptured(Exception):

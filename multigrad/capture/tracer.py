@@ -162,20 +162,6 @@ class V(Value):
         raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
 
     # --- methods ----------------------------------------------------------------------------------
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in SLOTS:
-            return object.__setattr__(self, name, value)
-        own = find_dialect(self.trace.dialect)
-        if own is None or not own.tensor.__dictoffset__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if hasattr(own.tensor, name):
-            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
-        if self.node.op is ops.INPUT:
-            raise self.trace.error(
-                f"sets an attribute {name!r} of its argument, which the caller would see"
-            )
-        self.notes = {**(self.notes or {}), name: value}
-
     def as_number(self) -> Item:
         """Return what stands for the Python number in a tensor of one element."""
         return Item(self.trace, self.node)
@@ -343,6 +329,26 @@ def _protocols(kind: type) -> set[str]:
 
 
 SLOTS = frozenset(Value.__slots__)
+
+
+class Attributed(V):
+    """A symbol of a function, which takes attributes where its library's tensors do."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SLOTS:
+            return object.__setattr__(self, name, value)
+        own = find_dialect(self.trace.dialect)
+        if own is None or not own.tensor.__dictoffset__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if hasattr(own.tensor, name):
+            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
+        if self.node.op is ops.INPUT:
+            raise self.trace.error(
+                f"sets an attribute {name!r} of its argument, which the caller would see"
+            )
+        self.notes = {**(self.notes or {}), name: value}
 
 
 class Item(Number, V):

@@ -47,7 +47,7 @@ LEAF_FIELDS = {
     "number": ("name", "path", "kind"),
     "static": ("name", "path", "kind", "value"),
 }
-FACT = re.compile(r"(dtype|device_type)|(ndim|shape)(?::(\w+))?|(param|gradient):(\w+)")
+FACT = re.compile(r"(dtype)|(ndim|shape)(?::(\w+))?|(param):(\w+)")
 STATIC = (bool, int, str, float, type(None))
 
 
@@ -256,10 +256,6 @@ def _is_legal(what: str, value: Any) -> bool:
         case "shape":
             lengths = value if isinstance(value, tuple) else (None,)
             return all(type(n) is int and 0 <= n < LARGEST_INDEX for n in lengths)
-        case "device_type":
-            return type(value) is str
-        case "gradient":
-            return type(value) is bool
         case _:
             return type(value) is float
 

@@ -21,6 +21,7 @@ from ..passes.serialize import (
     encode_value,
 )
 from ..passes.simplify import rename_inputs
+from ..tracing.trace import NeedsConcrete
 from .document import STATIC, decode_function
 from .examples import find_variant, renewed_variants
 from .record import NotCaptured
@@ -53,9 +54,15 @@ def _encode(function: Function) -> dict[str, Data]:
         raise error.error from error.__cause__
     arrays: list[ArrayValue] = []
     forms: dict[str, Data] = {}
-    for variant in renewed_variants(function):
-        form = _encode_form(variant, arrays)
-        forms.setdefault(_meaning(form), form)
+    for variant in (_for_all(function, each) for each in renewed_variants(function)):
+        if variant is not None:
+            form = _encode_form(variant, arrays)
+            forms.setdefault(_meaning(form), form)
+    if not forms:
+        raise TraceError(
+            f"function {function.name!r} was called for some gradients only, and for all it needs "
+            "to know more: call it with tensors that require them, and save it again"
+        )
     return {
         "name": function.name,
         "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
@@ -63,6 +70,34 @@ def _encode(function: Function) -> dict[str, Data]:
         "arrays": [encode_array(array) for array in arrays],
         "forms": list(forms.values()),
     }
+
+
+def _for_all(function: Function, variant: Variant) -> Variant | None:
+    """Return the form that serves wherever tensors lie, and whether they ask for a gradient or not;
+    None where more would have to be known of its arguments.
+    """
+    facts = {
+        fact: value if (own := _general(fact)) is None else own
+        for fact, value in variant.facts.items()
+    }
+    while facts != variant.facts:
+        try:
+            return function.variant(variant.layout, facts)
+        except NotCaptured:
+            return None
+        except NeedsConcrete:
+            missing = {fact: _general(fact) for fact in function.facts if fact not in facts}
+            if not missing or None in missing.values():
+                return None
+            facts = {**facts, **missing}
+    return variant
+
+
+def _general(fact: str) -> Any:
+    """Return what a fact is in that form, None for one that tells the arguments apart."""
+    if fact == "device_type":
+        return "cpu"
+    return True if fact == "device" or fact.startswith("gradient:") else None
 
 
 def _meaning(form: Data) -> str:
@@ -79,7 +114,7 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
         pair, layout = _with_argument(pair), replace(layout, leaves=_as_arguments(layout))
     own = {name: value for name, value in variant.facts.items() if not is_read(name)}
-    facts = {name: encode_value(value) for name, value in own.items() if name != "device"}
+    facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
     return {
         "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
         "nesting": _encode_tree(pair.name, layout.tree),

@@ -24,7 +24,7 @@ from ..capture import xp as xp_dialect
 from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.indexing import Picked
-from ..capture.tracer import V
+from ..capture.tracer import Attributed, V
 from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
@@ -105,7 +105,7 @@ class _Recording:
         self.layout = layout
         self.is_imported = hasattr(recipe, "apply")
         kind = "imported function" if self.is_imported else "function"
-        self.trace = Trace(recipe.name, facts, V, kind, xp_dialect)
+        self.trace = Trace(recipe.name, facts, Attributed, kind, xp_dialect)
         self.trace.defined = defined_at(recipe.functions())
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
