@@ -433,3 +433,13 @@ def test_a_decorated_function_of_tensorflow_inside_keeps_its_gradient(
         tape.watch(x)
         y = function(x)
     np.testing.assert_array_equal(tape.gradient(y, x), np.full_like(X, 2.0))
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_gradient_passed_through_inside_is_passed_through_everywhere() -> None:
+    import tensorflow as tf
+
+    function = xg.function(lambda x: tf.grad_pass_through(tf.round)(x) * 2.0, native=False)
+    outputs, pullback = xg.vjp(function, X)
+    np.testing.assert_array_equal(outputs, np.round(X) * 2)
+    np.testing.assert_array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 2.0))

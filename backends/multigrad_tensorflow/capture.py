@@ -154,7 +154,6 @@ DIALECT = Dialect(
         tf.ones: ALIASES[tf.ones],
         tf.function: undecorated,
         tf.recompute_grad: undecorated,
-        tf.grad_pass_through: undecorated,
         tf.GradientTape: differentiate,
     },
     mutable=False,
