@@ -463,6 +463,12 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.dsplit(b, 2),
         lambda x, y, w, v, b, p, q: b.dsplit([1, 3]),
     ],
+    "clamp at its limit": [
+        lambda x, y, w, v, b, p, q: (x - x.detach()).clamp(min=0) + x.clamp(min=0.1),
+        lambda x, y, w, v, b, p, q: torch.clamp(x - x.detach(), max=0) + torch.clamp(x, max=y),
+        lambda x, y, w, v, b, p, q: torch.clamp_min(x, x.detach()) + x.clamp_max(0.5),
+        lambda x, y, w, v, b, p, q: torch.clamp(x - x.detach(), 0, 1),
+    ],
     "losses at the edges": [
         lambda x, y, w, v, b, p, q: F.binary_cross_entropy(ends(p), q.detach(), reduction="none"),
         lambda x, y, w, v, b, p, q: F.binary_cross_entropy(

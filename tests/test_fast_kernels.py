@@ -4,6 +4,7 @@ turned off.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,11 @@ def choose(ctx: Any, grad_out: Any, tin: Any) -> Any:
 @case("torch.reject_bits")
 def reject(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.where(tin >= 0.5, 0.0, grad_out)
+
+
+@case("torch.one_side")
+def limit_one_side(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return xp.clip(grad_out, 0.0, math.inf) * xp.clip(tin, -math.inf, 0.5)
 
 
 @case("torch.sign")

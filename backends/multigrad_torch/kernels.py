@@ -7,6 +7,7 @@ them again. Every row gives the bits of the plain code, on NaN, infinities and s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -89,6 +90,19 @@ def clamp_once(node: Node) -> Node | None:
     return make_node(ops.CLIP, (x, low, high), {}, node.type) if numbers else None
 
 
+def limit_one_side(node: Node) -> Node | None:
+    """A clamp whose other bound is infinite, as one without it is captured."""
+    x, low, high = node.operands
+    if x.type.kind != "tensor" or low.op is not ops.CONST or high.op is not ops.CONST:
+        return None
+    least, most = low.attr("value"), high.attr("value")
+    if most == math.inf and abs(least) <= 65504.0:
+        return make_node(CLAMP_MIN, (x, low), {}, node.type)
+    if least == -math.inf and abs(most) <= 65504.0:
+        return make_node(CLAMP_MAX, (x, high), {}, node.type)
+    return None
+
+
 # --- in place -------------------------------------------------------------------------------------
 
 
@@ -164,6 +178,11 @@ FAST = FastKernels(
             "torch.square", "u * u into new memory 84 us, square_ 41", {ops.MUL: square_products}
         ),
         Pattern("torch.clamp", "two clamps 160 us, one 79", {ops.MINIMUM: clamp_once}),
+        Pattern(
+            "torch.one_side",
+            "a clamp with an infinite bound 2.9 us at 24 elements, without it 2.0",
+            {ops.CLIP: limit_one_side},
+        ),
         Pattern(
             "torch.reciprocal",
             "number / tensor is reciprocal and product, here over one temporary: 160 to 80 us",

@@ -7,6 +7,7 @@ n - 1) the keyword used, then the modules that the rule mentions, decide.
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -159,7 +160,10 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    return xp.clip(x, min, max)
+    """Limited on one side or both; unlike that of `maximum`, the gradient passes at a limit."""
+    if not is_float(x.node.type) or (min is None) == (max is None):
+        return xp.clip(x, min, max)
+    return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)
 
 
 def clip(
@@ -169,11 +173,11 @@ def clip(
 
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
-    return xp.maximum(x, min)
+    return clamp(x, min)
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
-    return xp.minimum(x, max)
+    return clamp(x, None, max)
 
 
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,

@@ -47,7 +47,7 @@ def pieces(x: Tensor, lengths: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
     return tuple(cut(x, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
 
 
-def pieces_between(x: Tensor, marks: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
+def pieces_between(x: Tensor, marks: Any, axis: int) -> tuple[Tensor, ...]:
     """The stretches between indices, which may be negative or beyond the end, as in slices."""
     starts: list[Any] = [0, *map(operator.index, marks)]
     stops: list[Any] = [*starts[1:], None]
