@@ -253,6 +253,19 @@ def test_what_depends_on_how_a_tensor_lies_in_memory_is_not_captured(backend: An
             function(backend.array(X))
 
 
+def test_a_sparse_tensor_says_that_it_is_one() -> None:
+    import torch
+
+    def dense_only(ctx: Any, x: Any) -> Any:
+        return x * (1 if x.is_sparse or x.layout is not torch.strided else 3)
+
+    function, _ = make(dense_only)
+    x = torch.tensor(X)
+    for given in (x, x.to_sparse(), x):
+        expected = X if given.is_sparse else X * np.float32(3)
+        np.testing.assert_array_equal(function(given).to_dense().numpy(), expected)
+
+
 def test_a_cast_of_what_autocast_would_do_is_none_without_it(backend: Any) -> None:
     import torch
     from torch.amp import custom_bwd, custom_fwd

@@ -17,7 +17,7 @@ from multigrad.capture import arrays, methods
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
-from multigrad.tracing.answers import gradient_of, is_dense, place_of
+from multigrad.tracing.answers import gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name
 
@@ -32,6 +32,11 @@ STANDS_ON = "_multigrad_device_type"  # of a tensor that stands for one in compi
 def device_type(x: torch.Tensor) -> str:
     """Return where a tensor lies, or the one that it stands for."""
     return getattr(x, STANDS_ON, x.device.type)
+
+
+def is_strided(x: torch.Tensor) -> bool:
+    """Return whether a tensor is neither sparse nor of another library's layout."""
+    return x.layout is torch.strided
 
 
 def requires_grad(x: torch.Tensor) -> bool:
@@ -59,11 +64,13 @@ def lies_on(place: str) -> Callable[[Tensor], bool]:
 
 
 def never(x: Tensor) -> bool:
-    """Tensors of these kinds are no arguments of ours."""
+    """Other tensors are no arguments of a graph."""
+    refuse_other_layouts(x)
     return False
 
 
 def layout(x: Tensor) -> torch.layout:
+    refuse_other_layouts(x)
     return torch.strided
 
 

@@ -71,6 +71,9 @@ class Tensors:
     """Where a tensor lies, as code asks that is written for this framework ("cpu", "cuda"); without
     it such code is answered as on a CPU."""
 
+    is_strided: Callable[[Tensor], bool] | None = None
+    """Whether a tensor holds all its elements; without it each does."""
+
     requires_grad: Callable[[Tensor], bool] | None = None
     """Whether a tensor asks for a gradient, where that is known at a call; without it each float
     tensor may."""

@@ -2,8 +2,9 @@
 for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
-a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one. What the
-code reads besides its arguments (`reads.py`) is among them.
+a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
+"strided:w" whether w is no sparse tensor. What the code reads besides its arguments (`reads.py`) is
+among them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def gather_facts(
             facts[fact] = device_type(value)
         elif what == "gradient":
             facts[fact] = requires_grad(value)
+        elif what == "strided":
+            facts[fact] = is_strided(value)
         elif what == "ndim":
             facts[fact] = len(value.shape)
         elif what == "shape":
@@ -82,6 +85,13 @@ def device_type(value: Tensor) -> str:
     owner = owner_of(value)
     ask = None if owner is None else owner.tensors.device_type
     return "cpu" if ask is None else ask(value)
+
+
+def is_strided(value: Tensor) -> bool:
+    """Return whether a tensor holds all its elements."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.is_strided
+    return True if ask is None else ask(value)
 
 
 def requires_grad(value: Tensor) -> bool:
@@ -133,7 +143,7 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return True
     if what == "device_type":
         return place_of(trace)
-    if what == "gradient":  # the function around it drops what nobody asks for
+    if what in ("gradient", "strided"):  # the function around it drops what nobody asks for
         return True
     if what == "dtype":
         if "dtype" not in trace.facts:
@@ -183,7 +193,7 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     return look_at_number if len(order) == 1 and not others else look
 
 
-WATCHED = {"device_type": device_type, "gradient": requires_grad}
+WATCHED = {"device_type": device_type, "gradient": requires_grad, "strided": is_strided}
 
 
 def number_key(number: Any) -> Any:

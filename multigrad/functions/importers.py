@@ -13,7 +13,9 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     """Return a `torch.autograd.Function` class as a Function for every framework.
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
-    taken: a forward that gets `ctx`, and one with `setup_context`.
+    taken: a forward that gets `ctx`, and one with `setup_context`. Where the class does more than a
+    graph holds (asserts something of values, is differentiated twice through another class), torch
+    runs the class itself.
 
     Example:
         >>> clipped = xg.from_autograd_function(ClippedReLU)
@@ -26,6 +28,7 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     Raises:
         TypeError: it is no such class.
         TraceError: at a call in another framework; it cannot be captured.
+        AssertionError: at a call; what it asserts of small tensors, known then, does not hold.
     """
     return import_from("torch", cls, prove)
 

@@ -27,6 +27,7 @@ from .examples import find_variant, renewed_variants
 from .record import NotCaptured
 from .saved import SavedRecipe
 
+GENERAL = ("gradient:", "strided:")
 Data = Any
 Function = Any  # of function.py, which writes itself by what stands here
 
@@ -97,7 +98,7 @@ def _general(fact: str) -> Any:
     """Return what a fact is in that form, None for one that tells the arguments apart."""
     if fact == "device_type":
         return "cpu"
-    return True if fact == "device" or fact.startswith("gradient:") else None
+    return True if fact == "device" or fact.startswith(GENERAL) else None
 
 
 def _meaning(form: Data) -> str:

@@ -82,6 +82,20 @@ def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
     return tuple(trace.facts[fact] for fact in facts)
 
 
+def refuse_other_layouts(value: Any) -> None:
+    """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
+    trace = value.trace
+    names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
+    if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
+        raise trace.error("asks for the layout of a tensor, which is known when it runs only")
+    facts = [f"strided:{name}" for name in names if name != "key"]
+    missing = [fact for fact in facts if fact not in trace.facts]
+    if missing:
+        raise NeedsConcrete(*missing)
+    if not all(trace.facts[fact] in (True, None) for fact in facts):
+        raise trace.error("asks for the layout of a sparse tensor, which is not captured")
+
+
 def is_dense(value: Any) -> bool:
     """Return whether a tensor lies in memory in order, which no value shows: what was asked that is
     recorded both ways, and must be the same.
