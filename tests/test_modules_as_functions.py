@@ -299,3 +299,13 @@ def test_an_object_with_jax_arrays_is_the_same_on_arrays() -> None:
     for _ in range(2):
         np.testing.assert_allclose(function(X), np.asarray(layer(jnp.asarray(X))), rtol=1e-5)
         layer.weight = layer.weight * 2
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_tf_function_that_a_function_calls_is_no_state() -> None:
+    import tensorflow as tf
+
+    compiled = tf.function(lambda x: tf.sin(x) + x)
+    compiled(tf.constant(X))
+    function = xg.function(lambda x: compiled(x) * 2.0, native=False)
+    np.testing.assert_allclose(function(X), 2 * (np.sin(X) + X), rtol=1e-6)

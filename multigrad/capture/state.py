@@ -8,6 +8,7 @@ runs, with symbols in place of the tensors; the object itself is not touched.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -153,8 +154,18 @@ def is_open(value: Any) -> bool:
         return True
     if isinstance(value, set | frozenset):
         return False
+    if any(kind in dialect.wrappers for dialect in registered_dialects().values()):
+        return False  # what a decorator made of a function
+    return hasattr(value, "__dict__") and _is_plain_class(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_plain_class(kind: type) -> bool:
+    """Return whether an object of a class can be made and filled without its constructor."""
+    if hasattr(kind, "__del__"):  # which wants what the constructor makes
+        return False
     try:
-        return type(object.__new__(kind)) is kind and hasattr(value, "__dict__")
+        return type(object.__new__(kind)) is kind
     except TypeError:  # built in another way
         return False
 
