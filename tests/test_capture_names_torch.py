@@ -463,6 +463,12 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.dsplit(b, 2),
         lambda x, y, w, v, b, p, q: b.dsplit([1, 3]),
     ],
+    "matrices": [
+        lambda x, y, w, v, b, p, q: torch.corrcoef(x),
+        lambda x, y, w, v, b, p, q: torch.corrcoef(x + 1e3).diagonal() * 2,
+        lambda x, y, w, v, b, p, q: torch.linalg.norm(x, "fro"),
+        lambda x, y, w, v, b, p, q: torch.msort(x),
+    ],
     "clamp at its limit": [
         lambda x, y, w, v, b, p, q: (x - x.detach()).clamp(min=0) + x.clamp(min=0.1),
         lambda x, y, w, v, b, p, q: torch.clamp(x - x.detach(), max=0) + torch.clamp(x, max=y),

@@ -16,6 +16,8 @@ Tensor = Any
 
 def linalg_norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Tensor:
     """With an order and without one dim, torch's are norms of matrices."""
+    if ord == "fro":
+        return methods.norm(A, 2, dim, keepdim)
     if ord is not None and not isinstance(dim, int):
         raise TypeError(f"norm of order {ord!r} over dim {dim!r}; use torch.linalg.vector_norm")
     return methods.norm(A, ord, dim, keepdim)

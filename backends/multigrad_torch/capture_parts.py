@@ -294,6 +294,14 @@ def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
     return np_dialect.round_(input, decimals)
 
 
+def msort(input: Tensor) -> Tensor:
+    return xp.sort(input, 0)
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    return products.correlation(input)
+
+
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     return composites.logaddexp2(input, other)
 
@@ -319,12 +327,13 @@ def entr(input: Tensor) -> Tensor:
 # Under one name in torch and among its tensors' methods.
 SHARED: dict[str, Callable[..., Any]] = {
     "addbmm": addbmm, "addmm": addmm, "addmv": addmv, "addr": addr, "adjoint": adjoint,
-    "aminmax": aminmax, "baddbmm": baddbmm, "chunk": chunk, "cov": cov,
+    "aminmax": aminmax, "baddbmm": baddbmm, "chunk": chunk, "corrcoef": corrcoef, "cov": cov,
     "cross": cross, "diag": diag, "diag_embed": diag_embed, "diagflat": diagflat,
     "diagonal": diagonal, "diff": diff, "dist": dist, "dot": dot, "dsplit": dsplit,
     "flatten": flatten, "fliplr": fliplr, "flipud": flipud, "float_power": float_power,
     "ger": outer, "hsplit": hsplit, "inner": inner, "isclose": isclose, "kron": kron,
-    "ldexp": ldexp, "logaddexp2": logaddexp2, "matrix_power": matrix_power, "nanmean": nanmean,
+    "ldexp": ldexp, "logaddexp2": logaddexp2, "msort": msort,
+    "matrix_power": matrix_power, "nanmean": nanmean,
     "nansum": nansum, "outer": outer, "rot90": rot90, "round": round_,
     "split_with_sizes": split_with_sizes, "tensor_split": tensor_split, "trace": trace,
     "unbind": unbind, "unflatten": unflatten, "vdot": dot, "vsplit": vsplit,

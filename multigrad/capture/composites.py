@@ -71,3 +71,12 @@ def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
 def entr(x: Tensor) -> Tensor:
     """-x log(x), zero at zero, -inf below."""
     return xp.where(xp.less(x, 0), -math.inf, -xp.xlogy(x, x))
+
+
+def rel_entr(x: Tensor, y: Tensor) -> Tensor:
+    """x log(x / y); 0 where x is 0 and y is not negative, else infinite outside of x, y > 0."""
+    inside = xp.greater(x, 0) & xp.greater(y, 0)
+    safe_x, safe_y = xp.where(inside, x, 1.0), xp.where(inside, y, 1.0)
+    at_zero = xp.equal(x, 0) & xp.greater_equal(y, 0)
+    outside = xp.where(at_zero, 0.0, xp.where(xp.isnan(xp.add(x, y)), math.nan, math.inf))
+    return xp.where(inside, xp.multiply(safe_x, xp.log(xp.divide(safe_x, safe_y))), outside)

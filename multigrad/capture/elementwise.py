@@ -12,6 +12,7 @@ from typing import Any
 
 from ..tracing import xp_all as xp
 from ..tracing.trace import cast
+from . import composites
 from .names import spelled
 
 Tensor = Any
@@ -59,7 +60,9 @@ SCIPY: dict[str, Handler] = {
         cbrt; expm1; exp2; log1p; xlogy; xlog1py; erf; erfc; erfinv; ndtr; ndtri; log_ndtr;
         digamma: psi; sigmoid: expit; log_sigmoid: log_expit; logit
     """),
+    "entr": composites.entr,
     "gammaln": gammaln,
+    "rel_entr": composites.rel_entr,
 }
 
 

@@ -201,7 +201,7 @@ def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
 
 def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     whole = xp.trunc(x)
-    return xp.subtract(x, whole), whole
+    return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
 
 
 def isposinf(x: Tensor) -> Tensor:
@@ -260,7 +260,8 @@ FUNCTIONS: dict[Any, Handler] = {
     np.diff: diff, np.ediff1d: neighbors.ediff1d, np.pad: pad, np.inner: products.inner,
     np.vdot: vdot, np.tensordot: tensordot, np.cross: cross, np.cov: cov, np.ptp: ptp,
     np.average: average, np.divmod: divmod_, np.modf: modf, np.isposinf: isposinf,
-    np.isneginf: isneginf, np.polyval: polyval, np.real: real, np.logaddexp2: composites.logaddexp2,
+    np.isneginf: isneginf, np.fix: xp.trunc, np.polyval: polyval, np.real: real,
+    np.logaddexp2: composites.logaddexp2,
     np.isclose: composites.isclose,
     np.linalg.matrix_power: matrix_power, np.linalg.multi_dot: multi_dot,
 }  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..tracing import xp_all as xp
+from .diagonals import diagonal
 from .parts import length, rank
 
 Tensor = Any
@@ -89,6 +90,16 @@ def covariance(x: Tensor, correction: float = 1) -> Tensor:
     product = xp.matmul(centered, xp.matrix_transpose(centered))
     result = xp.divide(product, length(rows, 1) - correction)
     return result if rank(x) > 1 else xp.reshape(result, ())
+
+
+def correlation(x: Tensor) -> Tensor:
+    """The covariance over both standard deviations, within -1 and 1; of one variable, 1."""
+    product = covariance(x)
+    if rank(x) < 2:
+        return xp.divide(product, product)
+    spread = xp.sqrt(diagonal(product))
+    scaled = xp.divide(xp.divide(product, xp.expand_dims(spread, 1)), spread)
+    return xp.clip(scaled, -1.0, 1.0)
 
 
 def matvec(a: Tensor, b: Tensor) -> Tensor:
