@@ -94,8 +94,19 @@ ASKING = {
     "NumelOfShape": ONE, "SameDtype": Call((X, Constant(ROW))),
     "NumpyNumbers": Call((X, np.float32(0.5), np.float64(2.0))), "Grandchild": ONE,
 }  # fmt: skip
+INDICES = {
+    "SparsemaxFunction": ONE, "ArgmaxSTE": ONE, "TopKMask": Call((X, 2)), 
+    "NearestCode": Call((X, np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4))),
+    "LongScale": ONE, "LevelsByIndex": ONE,
+    "SoftmaxCrossEntropy": Call((X, Constant(np.array([0, 3, 1])))), "ChunkGLU": ONE,
+    "SplitAndStack": ONE, "Unbound": ONE, "LinearByName": Call((X, Y)),
+    "DiagonalScale": Call((X, ROW)), "LayerNormByName": ONE,
+    "GatherRows": Call((X, Constant(np.array([[0], [2], [1]])))), "SortedByValue": ONE,
+    "SoftTargetLoss": Call((X, Constant(Y))),
+}  # fmt: skip
 MODULES = {
     "quantizers": QUANTIZERS, "spiking": SPIKING, "gradients": GRADIENTS, "asking": ASKING,
+    "indices": INDICES,
 }  # fmt: skip
 CASES = [(module, name) for module, calls in MODULES.items() for name in calls]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import composites, creation, methods
+from multigrad.capture import composites, creation, methods, places
 from multigrad.capture.classes import is_instance
 from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
@@ -86,6 +86,13 @@ def deviation(name: str, reduce: Callable[..., Tensor]) -> Callable[..., Tensor]
 
 
 std, var = deviation("std", xp.std), deviation("var", xp.var)
+
+
+def getitem(input: Tensor, index: Any) -> Tensor:
+    """Of a constant, indexed by what is symbolic."""
+    items = index if isinstance(index, tuple) else (index,)
+    symbol = next(item for item in items if isinstance(item, Value))
+    return places.as_tensor(input, symbol)[index]
 
 
 def norm(
@@ -219,7 +226,7 @@ ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
     **capture_losses.ALIASES, **creation.creators(("torch",)),
-    torch._is_all_true: methods.all, _T.max: max_, _T.min: min_, _T.add: methods.add,
+    torch._is_all_true: methods.all, _T.__getitem__: getitem, _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
     _T.__rpow__: rpow, _T.sign: sign, _T.sum_to_size: sum_to_size, torch.add: methods.add,
     torch.sub: methods.sub, torch.subtract: methods.sub, torch.rsub: rsub, torch.div: methods.div,

@@ -86,7 +86,7 @@ def on_edges(
     """Return the first float tensor but the cotangents on edge values, the others drawn.
 
     Args:
-        distinct: no two of its elements are equal.
+        distinct: no two of its elements are equal, nor equal but for their signs.
     """
     sample = draw(slots, numbers, "edges")
     arrays = dict(sample.arrays)
@@ -94,7 +94,7 @@ def on_edges(
         if is_float(arrays[slot.name]) and not slot.name.startswith("grad_out"):
             flat = np.resize(np.array(values), math.prod(slot.shape))
             if distinct:
-                once = [value for value in values if value or not np.signbit(value)]
+                once = list({abs(value): value for value in reversed(values)}.values())
                 flat = np.array(arrays[slot.name], np.float64).ravel()
                 flat[: len(once)] = once[: len(flat)]
             arrays[slot.name] = flat.reshape(slot.shape).astype(as_numpy_dtype(slot.dtype))
