@@ -63,6 +63,7 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("instance_norm", "momentum"): TRAINING, ("no_dropout", "p"): TRAINING,
     ("cdist", "compute_mode"): EXACT, ("broadcast_arrays", "subok"): "a symbol has no subclass",
     ("meshgrid", "copy"): "an update of a view is refused",
+    ("cond", "linear"): "it is of forward mode, and has no effect",
     ("undecorated", "args"): "the function itself is taken",
 }  # fmt: skip
 

@@ -59,6 +59,8 @@ def pick_operands(op: Op, rng: random.Random, known: list[Tensor]) -> list[Tenso
             x = xp.astype(x, INT32)
         elif name == "start":
             x = 1
+        elif op.coerce == "indices" and name == "indices":
+            x = xp.argsort(x, axis=0)
         elif op is ops.FULL_LIKE and name == "value":
             x = 2.5
         elif (op, name) in ((ops.SUM_TO, "like"), (ops.BROADCAST_TO, "x")):

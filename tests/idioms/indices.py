@@ -95,6 +95,9 @@ class LongScale(Function):
         return grad
 
 
+LEVELS = torch.tensor([-1.0, -0.25, 0.0, 0.25, 1.0])
+
+
 class LevelsByIndex(Function):
     """APoT's."""
 
