@@ -108,6 +108,19 @@ def test_places_mean_what_they_mean_in_torch(name: str) -> None:
     assert_captured(CASES[name], in_torch)
 
 
+def test_of_equal_extremes_the_first_gets_the_whole_gradient() -> None:
+    x = np.array([[1.0, 3.0, 3.0], [-2.0, -2.0, 0.0]], np.float32)
+
+    def both(t: Tensor) -> Tensor:
+        return torch.max(t, dim=1).values + 10 * t.min(dim=-1, keepdim=True).values.squeeze(1)
+
+    expected, pull = in_torch(both, x)
+    result, captured = xg.vjp(xg.function(both, native=False), x)
+    np.testing.assert_array_equal(result, expected)
+    ones = np.ones_like(expected)
+    np.testing.assert_array_equal(captured(ones)[0], pull(ones))
+
+
 class Sparsemax(torch.autograd.Function):
     """Martins and Astudillo 2016, as packages write it: sort, count, gather."""
 

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..ir.types import SCALAR_SHAPE
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
 
@@ -47,8 +48,12 @@ def extremes(
     find = xp.argmax if reduce is xp.max else xp.argmin
 
     def along(dim: int, keepdim: bool = False) -> Extremes:
-        values = reduce(x, axis=dim, keepdims=keepdim)
-        return Extremes(values, lambda: find(x, axis=dim, keepdims=keepdim))
+        """Taken from its place, which gets the whole gradient: of equal ones the first."""
+        places = find(x, axis=dim, keepdims=True)
+        values = xp.take_along(x, places, axis=operator.index(dim))
+        if not keepdim and x.node.type.shape != SCALAR_SHAPE:
+            values, places = xp.squeeze(values, dim), xp.squeeze(places, dim)
+        return Extremes(values, lambda: places)
 
     return along(*args, **kwargs)
 

@@ -147,6 +147,8 @@ class Witness:
     def _restore_names(self) -> str:
         for now, before in self._namespaces:
             for name, value in now.items():
+                if name == "__warningregistry__":  # Python notes there which warnings it has shown
+                    continue
                 if name not in before or before[name] is not value:
                     return f"assigns to the global {name!r}"
         return ""
