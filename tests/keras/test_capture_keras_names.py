@@ -207,7 +207,8 @@ LOSSES: dict[str, list[Call]] = {
     "squared_hinge": [lambda f, x, g, o: f(o.sign(x), g)],
 }
 # These give no tensor, or one with anything in it; `test_capture_keras.py` has rules that use them.
-ELSEWHERE = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"}
+PLACES = {"argmax", "argmin", "argsort", "scatter_update", "segment_sum", "take_along_axis"}
+ELSEWHERE = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"} | PLACES
 
 
 def whole(o: Any, x: Any) -> Any:

@@ -28,6 +28,8 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "one_hot": lambda t: keras.ops.one_hot(keras.ops.argmax(t, -1), 5) * t,
     "top_k": largest_and_places,
+    "argmin": lambda t: keras.ops.take(t, keras.ops.argmin(t[:, :, 0], axis=1), axis=1),
+    "segment_sum": lambda t: keras.ops.segment_sum(t[:, 0, 0], keras.ops.argmax(t[:, 0], 1), 5),
     "scatter_update": lambda t: keras.ops.scatter_update(
         t, keras.ops.argsort(t[:, 0, 0])[:, None], t * 2
     ),
