@@ -69,6 +69,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "one_hot": lambda t: F.one_hot(t.argmax(-1), 5) * t,
     "kthvalue": lambda t: t.kthvalue(2, dim=1).values + t.kthvalue(2, dim=1)[1],
+    "a share of all": lambda t: t * (t >= t.view(-1).kthvalue(round(0.4 * t.numel())).values),
     "max with its place": maximum_and_place,
     "place of the smallest": lambda t: torch.min(t, 1).indices * t[:, 0],
     "sort, unpacked": lambda t: torch.sort(t, -1)[1] * t,

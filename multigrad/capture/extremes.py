@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import ops
 from ..ir.types import SCALAR_SHAPE
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
@@ -64,19 +65,25 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extremes:
     """Of equal ones the first, where torch leaves the choice open."""
-    found, count = sort(x, dim, largest), operator.index(k)
+    found, count = sort(x, dim, largest), whole(k)
     return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
     """The k-th smallest, counted from 1."""
-    found, place = sort(x, dim), operator.index(k) - 1
+    found, place = sort(x, dim), whole(k) - 1
 
     def pick(ordered: Value) -> Value:
         kept = xp.take(ordered, [place], dim)
         return kept if keepdim else xp.squeeze(kept, dim)
 
     return Extremes(pick(found.values), lambda: pick(found.indices))
+
+
+def whole(k: Any) -> int:
+    """Return a number of elements; one made by rounding a length is whole, as Python's is."""
+    is_rounded = isinstance(k, Value) and k.node.op is ops.ROUND
+    return int(float(k)) if is_rounded else operator.index(k)
 
 
 def _cut(x: Value, axis: int, count: int) -> Value:
