@@ -38,7 +38,7 @@ KEPT: tuple[Difference, ...] = (
         "jax has no int64 then: what is larger wraps around",
     ),
     Difference(
-        "take_at, take_along", "integers", ALL, "NaN for a place that lies outside",
+        "take, take_along_axis", "integers", ALL, "NaN for a place that lies outside",
         "compiled code cannot raise; what is put outside is dropped",
     ),
     Difference("cbrt", "slope", ("float64",), "4.3 eps", "its own cbrt, whose square it is",
