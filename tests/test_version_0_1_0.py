@@ -90,12 +90,18 @@ def without_lines(data: Any) -> Any:
     return [without_lines(item) for item in data] if isinstance(data, list) else data
 
 
+# What is captured otherwise since, and why; the files themselves load and are saved as they were.
+CAPTURED_ANEW = {"in_torch": "torch's clamp gives all of its gradient at the limit, maximum half"}
+
+
 def check_again(folder: str, found: dict[str, Any], file: Path) -> None:
     """Check that objects made from their source are saved as version 0.1.0 saved them.
 
     All bytes are the same, but for the lines of shipped rules and where their prose breaks.
     """
     for name, obj in found.items():
+        if name in CAPTURED_ANEW:
+            continue
         xg.save(obj, file)
         written = (before.HERE / folder / f"{name}.json").read_bytes()
         assert without_lines_of_ours(file.read_bytes()) == without_lines_of_ours(written), name
