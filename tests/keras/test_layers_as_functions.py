@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
 pytestmark = pytest.mark.needs("keras")
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 

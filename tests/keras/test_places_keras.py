@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
+pytestmark = pytest.mark.needs("keras")
 X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
 Tensor = Any
 
