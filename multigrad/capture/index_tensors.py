@@ -23,15 +23,12 @@ Tensor = Any
 def holds_places(index: Any) -> bool:
     """Return whether an index has a symbolic tensor of integers in it."""
     items = index if isinstance(index, tuple) else (index,)
-    return any(_is_places(item) for item in items)
+    return any(is_places(item) for item in items)
 
 
-def _is_places(item: Any) -> bool:
-    return (
-        isinstance(item, Value)
-        and item.node.type.kind == "tensor"
-        and item.node.type.dtype in INTEGERS
-    )
+def is_places(item: Any) -> bool:
+    """Return whether a value is a symbolic tensor of integers."""
+    return isinstance(item, Value) and item.node.type.dtype in INTEGERS
 
 
 @dataclass(frozen=True, slots=True)

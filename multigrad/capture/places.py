@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, INPUT_SHAPE, INT64, INTEGERS, SCALAR_SHAPE
+from ..ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE
 from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
 from ..tracing import xp_indices
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Value, cast, cast_node, lift
 from . import extremes
+from .index_tensors import is_places
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -65,11 +66,6 @@ def long(x: Tensor) -> Tensor:
 
 
 # --- torch ----------------------------------------------------------------------------------------
-
-
-def is_places(index: Any) -> bool:
-    """Return whether a value is a symbolic tensor of integers."""
-    return isinstance(index, Value) and index.node.type.dtype in INTEGERS
 
 
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
