@@ -13,7 +13,7 @@ from multigrad import ops
 from multigrad.backend import rows_of
 from multigrad.ir.op import Op
 
-from . import indices, ordering, random, shapes
+from . import indices, linalg, ordering, random, shapes
 from .elementwise import accumulated, log1p
 
 Tensor = Any
@@ -193,5 +193,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.NORMAL_LIKE: random.normal_like,
     **ordering.OPS,
     **indices.OPS,
+    **linalg.OPS,
     **shapes.OPS,
 }

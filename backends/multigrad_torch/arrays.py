@@ -12,7 +12,7 @@ from multigrad.backend import rows_of
 from multigrad.ir.array_values import find_array
 from multigrad.ir.op import Op
 
-from . import indices, ordering, random, shapes
+from . import indices, linalg, ordering, random, shapes
 from .ordering import wide
 
 Tensor: TypeAlias = torch.Tensor
@@ -219,6 +219,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.NORMAL_LIKE: random.normal_like,
     **ordering.OPS,
     **indices.OPS,
+    **linalg.OPS,
     **shapes.OPS,
 }
 NAMES = "matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__"

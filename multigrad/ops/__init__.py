@@ -16,6 +16,7 @@ from . import (
     draws,
     indexing,
     indices,
+    linalg,
     logic,
     ordering,
     products,
@@ -32,6 +33,7 @@ from .arithmetic import *
 from .draws import *
 from .indexing import *
 from .indices import *
+from .linalg import *
 from .logic import *
 from .ordering import *
 from .products import *
@@ -45,7 +47,7 @@ from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    shapes, indexing, ordering, indices, quantiles, draws, structure,
+    linalg, shapes, indexing, ordering, indices, quantiles, draws, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

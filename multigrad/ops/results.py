@@ -95,6 +95,11 @@ def kept(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
 
 
+def of_square(x: Type) -> Type:
+    """x's own type: of square matrices, another for each."""
+    return kept(x)
+
+
 def masked(x: Type, **attrs: Any) -> Type:
     need_tensors(x)
     return Type("tensor", BOOL, x.shape)
@@ -151,6 +156,12 @@ def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
     """A shape that is known at run time only."""
     need_tensors(x, *others)
     return Type("tensor", x.dtype, UNKNOWN)
+
+
+def over_matrices(x: Type) -> Type:
+    """A number for each matrix."""
+    need_tensors(x)
+    return Type("tensor", x.dtype, reduce_shape(x.shape, (-2, -1), False))
 
 
 def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:

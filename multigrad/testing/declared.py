@@ -187,11 +187,31 @@ def undone_at(x: Tensor, axis: int) -> tuple[Tensor, ...]:
     return xp.take_at(x * x, places, axis), places, x
 
 
+def positive(x: Tensor) -> Tensor:
+    """Matrices that have every factor and inverse."""
+    return 0.1 * (x @ xp.matrix_transpose(x)) + np.eye(2)
+
+
+def systems(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return positive(x), xp.sin(x)
+
+
+def with_inverse(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+    return (positive(x),)
+
+
 # Operands that depend on each other.
 OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.MATMUL: lambda x, attrs: (x, xp.swapaxes(bases(x)[1], 0, 1)),
     ops.MATMUL_LEFT: lambda x, attrs: (x @ xp.swapaxes(x, 0, 1), xp.swapaxes(x, 0, 1), x),
     ops.MATMUL_RIGHT: lambda x, attrs: (x @ xp.swapaxes(x, 0, 1), x, x),
+    ops.CHOLESKY: with_inverse,
+    ops.INV: with_inverse,
+    ops.DET: with_inverse,
+    ops.LOGABSDET: with_inverse,
+    ops.SIGNDET: with_inverse,
+    ops.SOLVE: systems,
+    ops.TRIANGULAR_SOLVE: systems,
     ops.SUM_TO: lambda x, attrs: (x * x, xp.sum(x, axis=1, keepdims=True)),
     ops.BROADCAST_TO: lambda x, attrs: (xp.sum(x, axis=1, keepdims=True), x),
     ops.RESHAPE_LIKE: lambda x, attrs: (xp.swapaxes(x, 0, 1), x),

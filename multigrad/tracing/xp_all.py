@@ -7,10 +7,11 @@ It follows the Array API: `axis`, `keepdims`; NaN propagates through min, max an
 
 from __future__ import annotations
 
-from . import xp_arrays, xp_elementwise, xp_indices, xp_ops, xp_shapes
+from . import xp_arrays, xp_elementwise, xp_indices, xp_linalg, xp_ops, xp_shapes
 from .xp_arrays import *
 from .xp_elementwise import *
 from .xp_indices import *
+from .xp_linalg import *
 from .xp_ops import *
 from .xp_shapes import *
 from .xp_transposes import *
@@ -24,5 +25,6 @@ __all__ = ["e", "inf", "nan", "pi"]
 __all__ += xp_arrays.__all__
 __all__ += xp_elementwise.__all__
 __all__ += xp_indices.__all__
+__all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__

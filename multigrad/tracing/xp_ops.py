@@ -16,21 +16,21 @@ Tensor = Any
 __all__ = [
     "abs", "acos", "acosh", "add", "all", "any", "argmax", "argmax_mask", "argmin", "argmin_mask",
     "argsort", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_left_shift",
-    "bitwise_right_shift", "cbrt", "ceil", "celu", "copysign", "cos", "cosh", "count_nonzero",
-    "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "digamma", "divide", "elu", "equal", "erf",
-    "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm1", "flip", "floor", "floor_divide",
-    "fmax", "fmin", "fmod", "frac", "gelu", "glu", "greater", "greater_equal", "hard_shrink",
-    "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot", "isfinite", "isinf", "isnan",
-    "leaky_relu", "lerp", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10",
-    "log_ndtr", "log_sigmoid", "log_softmax", "logaddexp", "logcumsumexp", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "matmul", "max", "maximum",
-    "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply", "ndtr", "ndtri", "negative",
-    "not_equal", "prod", "rad2deg", "reciprocal", "relu", "relu6", "remainder", "reshape_like",
-    "round", "rsqrt", "selu", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh",
-    "soft_shrink", "soft_sign", "softmax", "softplus", "sort", "sparse_plus", "sparse_sigmoid",
-    "sqrt", "square", "squareplus", "squeeze", "std", "stop_gradient", "subtract", "sum", "sum_to",
-    "swapaxes", "tan", "tanh", "tanh_shrink", "threshold", "trunc", "var", "where", "xlog1py",
-    "xlogy",
+    "bitwise_right_shift", "cbrt", "ceil", "celu", "cholesky", "copysign", "cos", "cosh",
+    "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "det", "digamma", "divide",
+    "elu", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm1", "flip", "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "frac", "gelu", "glu", "greater", "greater_equal",
+    "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot", "inv",
+    "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "log",
+    "log1p", "log2", "log10", "log_ndtr", "log_sigmoid", "log_softmax", "logabsdet", "logaddexp",
+    "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
+    "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply",
+    "ndtr", "ndtri", "negative", "not_equal", "pinv", "prod", "rad2deg", "reciprocal", "relu",
+    "relu6", "remainder", "reshape_like", "round", "rsqrt", "selu", "sigmoid", "sign", "signbit",
+    "signdet", "silu", "sin", "sinc", "sinh", "soft_shrink", "soft_sign", "softmax", "softplus",
+    "sort", "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "std",
+    "stop_gradient", "subtract", "sum", "sum_to", "swapaxes", "tan", "tanh", "tanh_shrink",
+    "threshold", "trunc", "var", "where", "xlog1py", "xlogy",
 ]  # fmt: skip
 
 
@@ -627,6 +627,36 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """The product of matrices in the last two axes; a vector is taken as a row or a column."""
     return apply(ops.MATMUL, a, b)
+
+
+def cholesky(x: Tensor) -> Tensor:
+    """The lower triangular factor of symmetric positive definite matrices; it reads that half."""
+    return apply(ops.CHOLESKY, x)
+
+
+def inv(x: Tensor) -> Tensor:
+    """The inverses of matrices."""
+    return apply(ops.INV, x)
+
+
+def pinv(x: Tensor, rtol: float = 0.0, epsilons: float = 1.0) -> Tensor:
+    """Pseudo-inverses; singular values up to rtol, or that many eps a row, are left out."""
+    return apply(ops.PINV, x, rtol=float(rtol), epsilons=float(epsilons))
+
+
+def det(x: Tensor) -> Tensor:
+    """Determinants."""
+    return apply(ops.DET, x)
+
+
+def logabsdet(x: Tensor) -> Tensor:
+    """The logarithms of the absolute values of determinants."""
+    return apply(ops.LOGABSDET, x)
+
+
+def signdet(x: Tensor) -> Tensor:
+    """Signs of determinants."""
+    return apply(ops.SIGNDET, x)
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:

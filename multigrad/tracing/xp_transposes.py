@@ -14,8 +14,9 @@ Tensor = Any
 
 __all__ = [
     "discounted_sum", "half", "hold", "last_put", "matmul_left", "matmul_right", "part",
-    "quantile_weights", "setitem", "sort_like", "take_along", "take_at", "unhold", "unpart",
-    "unrepeat", "unsort", "untake", "untake_along", "untake_at", "untile",
+    "quantile_weights", "setitem", "solve_matrices", "sort_like", "take_along", "take_at",
+    "triangular_solve", "unhold", "unpart", "unrepeat", "unsort", "untake", "untake_along",
+    "untake_at", "untile",
 ]  # fmt: skip
 
 
@@ -27,6 +28,16 @@ def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
 def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     """The cotangent of the right operand of matmul, in its shape."""
     return apply(ops.MATMUL_RIGHT, a, cotangent, like)
+
+
+def triangular_solve(a: Tensor, b: Tensor, lower: Any, transposed: Any, unit: Any) -> Tensor:
+    """The x of a x = b, or of its transpose; of a one triangle is read, ones for its diagonal."""
+    return apply(ops.TRIANGULAR_SOLVE, a, b, lower=lower, transposed=transposed, unit=unit)
+
+
+def solve_matrices(a: Tensor, b: Tensor) -> Tensor:
+    """The x of a x = b, both matrices."""
+    return apply(ops.SOLVE, a, b)
 
 
 def setitem(x: Tensor, like: Tensor, index: Any) -> Tensor:

@@ -162,11 +162,7 @@ class Builder:
         given = [self.samples[operand] for operand in node.operands]
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-                sample = (
-                    node.op.on_numbers(*given)
-                    if node.type.kind == "scalar" and node.op.on_numbers is not None
-                    else node.op.numpy(*given, **attrs)
-                )
+                sample = sample_of(node, given, attrs)
         except (ValueError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
             raise Refused from error
         if node.type.kind == "tensor":
@@ -176,3 +172,12 @@ class Builder:
             sample = np.zeros(sample.shape, sample.dtype)
         self.samples[node] = sample
         return node
+
+
+def sample_of(node: Node, given: list[Any], attrs: dict[str, Any]) -> Any:
+    """Return a result of samples."""
+    if node.op.shape_of is not None:
+        return np.zeros(node.op.shape_of(*map(np.shape, given)), np.result_type(given[0]))
+    if node.type.kind == "scalar" and node.op.on_numbers is not None:
+        return node.op.on_numbers(*given)
+    return node.op.numpy(*given, **attrs)
