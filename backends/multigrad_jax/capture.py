@@ -33,6 +33,7 @@ from . import (
     capture_arrays,
     capture_elementwise,
     capture_lax,
+    capture_linalg,
     capture_parts,
     capture_places,
     importer,
@@ -279,6 +280,7 @@ ALIASES: dict[Any, Handler] = {
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
     **capture_parts.ALIASES,
+    **capture_linalg.ALIASES,
     **capture_lax.ALIASES,
     **capture_places.ALIASES,
 }

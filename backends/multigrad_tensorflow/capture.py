@@ -24,6 +24,7 @@ from . import (
     attributes,
     capture_arrays,
     capture_elementwise,
+    capture_linalg,
     capture_parts,
     capture_places,
     capture_shapes,
@@ -102,6 +103,7 @@ HANDLERS: dict[Any, Handler] = {
     **capture_places.ALIASES,
     **capture_shapes.ALIASES,
     **capture_parts.ALIASES,
+    **capture_linalg.ALIASES,
     tf.as_dtype: as_dtype,
 }
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.

@@ -28,6 +28,7 @@ from . import (
     capture_arrays,
     capture_elementwise,
     capture_layers,
+    capture_linalg,
     capture_losses,
     capture_parts,
     importer,
@@ -106,10 +107,6 @@ def norm(
     if out is not None or dtype is not None:
         raise TypeError("norm with out or dtype")
     return methods.norm(input, p, dim, keepdim)
-
-
-def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
-    return methods.norm(x, ord, dim, keepdim)
 
 
 def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, **ignored: Any) -> Tensor:
@@ -224,8 +221,9 @@ METHODS = {
 }
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
-    **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
-    **capture_losses.ALIASES, **creation.creators(("torch",)),
+    **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_linalg.ALIASES,
+    **capture_layers.ALIASES, **asked.ALIASES, **capture_losses.ALIASES,
+    **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
@@ -237,7 +235,7 @@ ALIASES: dict[Any, Any] = {
     torch.min: min_, torch.amax: methods.amax, torch.amin: methods.amin, torch.where: where,
     torch.masked_fill: methods.masked_fill, torch.sum: methods.sum, torch.mean: methods.mean,
     torch.any: methods.any, torch.all: methods.all, torch.std: std, torch.var: var,
-    torch.norm: norm, torch.linalg.vector_norm: vector_norm, torch.zeros_like: zeros_like,
+    torch.norm: norm, torch.zeros_like: zeros_like,
     torch.ones_like: ones_like, torch.full_like: full_like, torch.rand_like: rand_like,
     torch.randn_like: randn_like, torch.relu: relu, F.relu: relu, F.relu6: relu6,
     F.leaky_relu: leaky_relu, F.elu: elu, F.gelu: gelu, F.silu: silu, F.softplus: softplus,
@@ -251,7 +249,7 @@ ALIASES: dict[Any, Any] = {
 OWN_METHODS = {
     **asked.METHODS,
     "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
-    **capture_parts.METHODS, **capture_layers.METHODS,
+    **capture_parts.METHODS, **capture_linalg.SHARED, **capture_layers.METHODS,
 }  # fmt: skip
 
 

@@ -8,19 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import arrays, extremes, methods, places
+from multigrad.capture import arrays, extremes, places
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
-
-
-def linalg_norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """With an order and without one dim, torch's are norms of matrices."""
-    if ord == "fro":
-        return methods.norm(A, 2, dim, keepdim)
-    if ord is not None and not isinstance(dim, int):
-        raise TypeError(f"norm of order {ord!r} over dim {dim!r}; use torch.linalg.vector_norm")
-    return methods.norm(A, ord, dim, keepdim)
 
 
 def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
@@ -103,7 +94,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
     torch.cummin: arrays.cummin, torch.cumprod: arrays.cumprod, torch.cumsum: arrays.cumsum,
     torch.einsum: einsum, torch.flip: flip,
-    torch.index_select: places.index_select, torch.linalg.norm: linalg_norm,
+    torch.index_select: places.index_select,
     torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
     torch.logcumsumexp: logcumsumexp, torch.special.logsumexp: arrays.logsumexp,
     torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,

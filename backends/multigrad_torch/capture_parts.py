@@ -283,12 +283,6 @@ def dist(input: Tensor, other: Tensor, p: Any = 2) -> Tensor:
     return methods.norm(xp.subtract(input, other), p)
 
 
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
-    if ord != "fro":
-        raise TypeError(f"a matrix norm of order {ord!r}; 'fro' is known")
-    return xp.norm(A, tuple(dim), keepdim)
-
-
 # --- elementwise ----------------------------------------------------------------------------------
 def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
     return np_dialect.round_(input, decimals)
@@ -354,7 +348,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.cumulative_trapezoid: cumulative_trapezoid, F.pad: pad, torch.tensordot: tensordot,
     torch.chain_matmul: products.chain, torch.linalg.multi_dot: multi_dot,
     torch.linalg.matrix_power: matrix_power, torch.linalg.vecdot: vecdot,
-    torch.linalg.cross: linalg_cross, torch.linalg.matrix_norm: matrix_norm,
+    torch.linalg.cross: linalg_cross,
     torch.std_mean: with_mean("std_mean", xp.std), torch.var_mean: with_mean("var_mean", xp.var),
     torch.special.entr: entr, torch.special.round: round_,
 }  # fmt: skip

@@ -256,15 +256,6 @@ METHODS: dict[str, Handler] = {
 
 
 # --- NumPy ----------------------------------------------------------------------------------------
-def np_norm(x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """With an order, one axis: along two, NumPy's are norms of matrices."""
-    if ord in (None, "fro"):
-        return xp.norm(x, axis, keepdims)
-    if isinstance(axis, int):
-        return xp.norm(x, axis, keepdims, ord)
-    raise TypeError(f"norm of order {ord!r} over axis {axis!r}; with an order it takes one axis")
-
-
 def np_prod(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Tensor:
     return prod(x, axis, keepdims, dtype=dtype)
 
@@ -360,7 +351,7 @@ FUNCTIONS: dict[Any, Handler] = {
     **places.FUNCTIONS,
     np.broadcast_to: np_broadcast_to, np.concatenate: np_concatenate,
     np.count_nonzero: np_count_nonzero, np.cumprod: np_cumprod, np.cumsum: np_cumsum,
-    np.dot: np_dot, np.einsum: np_einsum, np.linalg.norm: np_norm, np.median: np_median,
+    np.dot: np_dot, np.einsum: np_einsum, np.median: np_median,
     np.outer: np_outer, np.percentile: np_percentile, np.prod: np_prod,
     np.quantile: np_quantile, np.ravel: np_ravel, np.reshape: np_reshape, np.sort: np_sort,
     np.squeeze: np_squeeze, np.stack: np_stack, np.take: np_take,

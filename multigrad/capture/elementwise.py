@@ -12,7 +12,7 @@ from typing import Any
 
 from ..tracing import xp_all as xp
 from ..tracing.trace import cast
-from . import composites
+from . import composites, scipy_linalg
 from .names import spelled
 
 Tensor = Any
@@ -67,7 +67,7 @@ SCIPY: dict[str, Handler] = {
 
 
 class WithSciPy(Mapping[Any, Handler]):
-    """NumPy's aliases, and those of scipy.special where it is imported."""
+    """NumPy's aliases, and those of scipy.special and scipy.linalg where they are imported."""
 
     def __init__(self, aliases: Mapping[Any, Handler]) -> None:
         self.aliases = aliases
@@ -79,7 +79,7 @@ class WithSciPy(Mapping[Any, Handler]):
         special = sys.modules.get("scipy.special")
         name = getattr(function, "__name__", "")
         if special is None or getattr(special, name, None) is not function:
-            raise KeyError(function)
+            return scipy_linalg.functions()[function]
         return SCIPY[name]
 
     def __iter__(self) -> Iterator[Any]:

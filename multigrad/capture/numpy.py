@@ -12,7 +12,7 @@ import numpy as np
 from ..ops.numerics import as_numpy_dtype
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value, cast
-from . import arrays, elementwise, methods, numpy_parts
+from . import arrays, elementwise, methods, numpy_linalg, numpy_parts
 from .attributes import NUMPY, refusals
 from .dialect import Dialect, register_dialect
 from .names import named
@@ -149,8 +149,8 @@ NAMES = """
 """
 
 FUNCTIONS = {
-    **named(NAMES, np), **arrays.FUNCTIONS, **numpy_parts.FUNCTIONS, np.positive: xp.positive,
-    np.heaviside: heaviside,
+    **named(NAMES, np), **arrays.FUNCTIONS, **numpy_parts.FUNCTIONS, **numpy_linalg.FUNCTIONS,
+    np.positive: xp.positive, np.heaviside: heaviside,
     np.where: where, np.clip: clip, np.sum: sum_, np.mean: mean, np.max: max_, np.amax: max_,
     np.min: min_, np.amin: min_, np.any: any_, np.all: all_, np.var: var, np.std: std,
     np.zeros_like: zeros_like, np.ones_like: ones_like, np.full_like: full_like, np.size: size,

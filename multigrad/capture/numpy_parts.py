@@ -155,16 +155,6 @@ def multi_dot(arrays: Sequence[Tensor]) -> Tensor:
     return products.multi_dot(arrays)
 
 
-def vector_norm(x: Tensor, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Tensor:
-    return xp.norm(x, axis, keepdims, ord)
-
-
-def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
-    if ord != "fro":
-        raise TypeError(f"a matrix norm of order {ord!r}; 'fro' is known")
-    return xp.norm(x, (-2, -1), keepdims)
-
-
 # --- reductions -----------------------------------------------------------------------------------
 def ptp(a: Tensor, axis: Any = None, *, keepdims: bool = False) -> Tensor:
     """The largest less the smallest."""
@@ -267,8 +257,8 @@ FUNCTIONS: dict[Any, Handler] = {
 }  # fmt: skip
 LINALG: dict[str, Handler] = {
     "cross": products.cross, "diagonal": linalg_diagonal, "matmul": xp.matmul,
-    "matrix_norm": matrix_norm, "matrix_transpose": xp.matrix_transpose, "outer": xp.outer,
-    "tensordot": tensordot, "trace": linalg_trace, "vecdot": vecdot, "vector_norm": vector_norm,
+    "matrix_transpose": xp.matrix_transpose, "outer": xp.outer,
+    "tensordot": tensordot, "trace": linalg_trace, "vecdot": vecdot,
 }  # fmt: skip
 FUNCTIONS.update({getattr(np.linalg, n): row for n, row in LINALG.items() if hasattr(np.linalg, n)})
 METHODS: dict[str, Handler] = {"diagonal": diagonal}

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
+from . import scipy_linalg
 from .classes import get_attribute, has_attribute, identity_of, is_instance, type_of
 from .creation import creators
 from .dialect import Dialect, record_call, registered_dialects
@@ -85,6 +86,7 @@ class Index:
         names: the names of these functions, by which a module that holds one is told.
         libraries: the dialects without a protocol, by import name.
         refused: by `id`, functions that no graph holds, and why.
+        companions: libraries of which some functions are known, by import name.
         keepers: what tells which classes and functions stay as they are.
     """
 
@@ -97,6 +99,8 @@ class Index:
         rows.update(creators(dialects))
         for dialect in dialects.values():
             rows.update(dialect.hidden)
+        self.companions = scipy_linalg.imported()
+        rows.update(scipy_linalg.stand_ins(has_symbols))
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
         self.names = {getattr(function, "__name__", "") for function in rows}
         self.refused = refused_functions(dialects)
@@ -108,9 +112,15 @@ class Index:
     def is_current(self) -> bool:
         """Return whether the same dialects are registered still."""
         now = registered_dialects()
+        if self.companions != scipy_linalg.imported():
+            return False
         return len(now) == len(self.dialects) and all(
             self.dialects.get(name) is dialect for name, dialect in now.items()
         )
+
+
+def has_symbols(values: Iterable[Any]) -> bool:
+    return holds(values, TENSORS)
 
 
 _index: list[Index] = []

@@ -197,7 +197,7 @@ class _Substitution:
         if root == OWN and root != self.root:
             return None
         is_users = root == self.root or not is_library_file(getattr(module, "__file__", None))
-        if root in self.index.libraries or is_users or root in ROOTS:
+        if root in (*self.index.libraries, *ROOTS, *self.index.companions) or is_users:
             return partial(_Module, module, self, name)
         if root in self.index.dialects and self.index.names & self.names:
             return partial(_Module, module, self, name)

@@ -29,7 +29,13 @@ from multigrad.ir.types import FLOATS, INT32, T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast, dtype_name
 
-from . import dialect_arrays, dialect_elementwise, dialect_losses, dialect_parts
+from . import (
+    dialect_arrays,
+    dialect_elementwise,
+    dialect_linalg,
+    dialect_losses,
+    dialect_parts,
+)
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -160,6 +166,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     "ops": {
         **dialect_elementwise.OPS,
         **dialect_arrays.OPS,
+        **dialect_linalg.OPS,
         **dialect_parts.OPS,
         **dialect_losses.OPS,
         **TENSORS,

@@ -167,7 +167,7 @@ REDUCTIONS: dict[str, Handler] = {
     "nancumprod": nans.nancumprod, "nancumsum": nans.nancumsum, "nanmax": nans.nanmax,
     "nanmean": nans.nanmean, "nanmin": nans.nanmin, "nanprod": nans.nanprod,
     "nanstd": nans.nanstd, "nansum": nans.nansum, "nanvar": nans.nanvar,
-    "norm": arrays.np_norm, "percentile": percentile, "prod": prod,
+    "percentile": percentile, "prod": prod,
     "quantile": quantile, "std": std, "var": var, "layer_normalization": layer_normalization,
     "normalize": normalize, "rms_normalization": rms_normalization,
 }  # fmt: skip

@@ -1,0 +1,168 @@
+"""Torch's dialect, linear algebra; see `capture.py`.
+
+`cholesky_ex` and its like say by `info` that they succeeded: what fails raises here, or is NaN in
+JAX, where no Python code can look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from multigrad.capture import linalg, norms, parts
+from multigrad.tracing import xp_all as xp
+
+Tensor = Any
+TYPES: Any = torch.return_types
+_T = torch.Tensor
+
+
+def succeeded(x: Tensor) -> Tensor:
+    """Zeros, one for each matrix."""
+    lead = () if parts.rank(x) == 2 else parts.shape_of(x)[:-2]
+    return torch.zeros(lead, dtype=torch.int32)
+
+
+# --- factors --------------------------------------------------------------------------------------
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    return linalg.cholesky(input, upper)
+
+
+def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    return linalg.cholesky(A, upper)
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
+    return TYPES.linalg_cholesky_ex((linalg.cholesky(A, upper), succeeded(A)))
+
+
+def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
+    return linalg.cholesky_solve(input, input2, upper)
+
+
+def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
+    return linalg.cholesky_inverse(input, upper)
+
+
+# --- systems --------------------------------------------------------------------------------------
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """B holds vectors where it has one axis, or is shaped as A without its last axis."""
+    vectors = parts.rank(B) == 1
+    if not vectors and linalg.has_vectors(A, B):
+        vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]
+    if left or vectors:
+        return linalg.solve(A if left else linalg.turned(A), B, vectors)
+    return linalg.solve_at_right(A, B)
+
+
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    return TYPES.linalg_solve_ex((solve(A, B, left=left), succeeded(A)))
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    return linalg.solve_triangular(A, B, lower=not upper, unit=unitriangular, left=left)
+
+
+def triangular_solve(
+    input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
+    unitriangular: bool = False,
+) -> Any:  # fmt: skip
+    result = linalg.solve_triangular(
+        A, input, lower=not upper, transposed=transpose, unit=unitriangular
+    )
+    return TYPES.triangular_solve((result, A))
+
+
+# --- inverses and determinants --------------------------------------------------------------------
+def inv(A: Tensor) -> Tensor:
+    return xp.inv(A)
+
+
+def inverse(input: Tensor) -> Tensor:
+    return xp.inv(input)
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
+    return TYPES.linalg_inv_ex((xp.inv(A), succeeded(A)))
+
+
+def pinv(
+    A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
+) -> Tensor:
+    if hermitian or atol is not None:
+        raise TypeError("pinv with hermitian or atol; use rtol")
+    return linalg.pinv(A, rcond if rtol is None else rtol, 1.0)
+
+
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    return linalg.pinv(input, rcond, 1.0)
+
+
+def det(input: Tensor) -> Tensor:
+    return xp.det(input)
+
+
+def linalg_det(A: Tensor) -> Tensor:
+    return xp.det(A)
+
+
+def logdet(input: Tensor) -> Tensor:
+    return linalg.logdet(input)
+
+
+def slogdet(input: Tensor) -> Any:
+    return TYPES.slogdet(xp.slogdet(input))
+
+
+def linalg_slogdet(A: Tensor) -> Any:
+    return TYPES.linalg_slogdet(xp.slogdet(A))
+
+
+# --- norms and distances --------------------------------------------------------------------------
+def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
+         dtype: Any = None) -> Tensor:  # fmt: skip
+    return norms.norm(_converted(input, dtype), ord, dim, keepdim)
+
+
+def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
+                dtype: Any = None) -> Tensor:  # fmt: skip
+    return norms.vector_norm(_converted(x, dtype), ord, dim, keepdim)
+
+
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *,
+                dtype: Any = None) -> Tensor:  # fmt: skip
+    return norms.matrix_norm(_converted(A, dtype), ord, dim, keepdim)
+
+
+def _converted(x: Tensor, dtype: Any) -> Tensor:
+    return x if dtype is None else xp.cast(x, dtype)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
+    """The distances of all rows of one to all rows of the other."""
+    apart = xp.subtract(xp.expand_dims(x1, -2), xp.expand_dims(x2, -3))
+    return norms.vector_norm(apart, p, -1)
+
+
+# Under one name in torch and among its tensors' methods.
+SHARED: dict[str, Callable[..., Any]] = {
+    "cholesky": cholesky, "cholesky_inverse": cholesky_inverse, "cholesky_solve": cholesky_solve,
+    "det": det, "inverse": inverse, "logdet": logdet, "pinverse": pinverse, "slogdet": slogdet,
+    "triangular_solve": triangular_solve,
+}  # fmt: skip
+LINALG: dict[str, Callable[..., Any]] = {
+    "cholesky": linalg_cholesky, "cholesky_ex": cholesky_ex, "solve": solve, "solve_ex": solve_ex,
+    "solve_triangular": solve_triangular, "inv": inv, "inv_ex": inv_ex, "pinv": pinv,
+    "det": linalg_det, "slogdet": linalg_slogdet, "norm": norm, "vector_norm": vector_norm,
+    "matrix_norm": matrix_norm,
+}  # fmt: skip
+ALIASES: dict[Any, Callable[..., Any]] = {
+    **{getattr(torch, name): handler for name, handler in SHARED.items()},
+    **{getattr(_T, name): handler for name, handler in SHARED.items()},
+    **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},
+    torch.cdist: cdist,
+}  # fmt: skip

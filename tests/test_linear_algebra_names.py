@@ -1,0 +1,256 @@
+"""Linear algebra under each library's names: on NumPy they give its numbers and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+Tensor = Any
+Call = Callable[..., Any]
+
+# Square matrices a, positive ones s, right sides b of matrices and v of vectors, r with more rows;
+# A, S, B, V are one of each. `m` is the room of linear algebra.
+TORCH: dict[str, Call] = {
+    "linalg.cholesky": lambda t, m, a, s, b, v, r: (m.cholesky(s), m.cholesky(s, upper=True)),
+    "linalg.cholesky_ex": lambda t, m, a, s, b, v, r: m.cholesky_ex(s).L,
+    "cholesky": lambda t, m, a, s, b, v, r: (t.cholesky(s, upper=True), s.cholesky()),
+    "cholesky_solve": lambda t, m, a, s, b, v, r: (
+        t.cholesky_solve(b, m.cholesky(s)), b.cholesky_solve(m.cholesky(s, upper=True), upper=True)
+    ),
+    "cholesky_inverse": lambda t, m, a, s, b, v, r: (
+        t.cholesky_inverse(m.cholesky(s)), t.cholesky_inverse(m.cholesky(s[0], upper=True), True)
+    ),
+    "linalg.solve": lambda t, m, a, s, b, v, r: (
+        m.solve(a, b), m.solve(a, v), m.solve(a, v[0]), m.solve(a[0], b[0]),
+        m.solve(a, b.mT, left=False), m.solve(a[0], b),
+    ),
+    "linalg.solve_ex": lambda t, m, a, s, b, v, r: m.solve_ex(a, b)[0],
+    "linalg.solve_triangular": lambda t, m, a, s, b, v, r: (
+        m.solve_triangular(s, b, upper=True), m.solve_triangular(s, b[0], upper=False),
+        m.solve_triangular(a, b.mT, upper=False, left=False, unitriangular=True),
+        m.solve_triangular(s, b.mT, upper=True, left=False),
+    ),
+    "triangular_solve": lambda t, m, a, s, b, v, r: (
+        t.triangular_solve(b, s)[0], t.triangular_solve(b, s, upper=False, transpose=True).solution,
+        b.triangular_solve(a, unitriangular=True)[0],
+    ),
+    "linalg.inv": lambda t, m, a, s, b, v, r: (m.inv(a), t.inverse(a), a.inverse(), m.inv_ex(a)[0]),
+    "linalg.pinv": lambda t, m, a, s, b, v, r: (
+        m.pinv(r), m.pinv(r.mT), t.pinverse(r), r.pinverse(), m.pinv(r, rtol=1e-3),
+    ),
+    "linalg.det": lambda t, m, a, s, b, v, r: (m.det(a), t.det(a[0]), a.det()),
+    "logdet": lambda t, m, a, s, b, v, r: (t.logdet(s), s.logdet()),
+    "linalg.slogdet": lambda t, m, a, s, b, v, r: (
+        m.slogdet(a)[1], m.slogdet(a).logabsdet, t.slogdet(a)[1], a.slogdet().logabsdet,
+        m.slogdet(a).sign * a[:, 0, 0],
+    ),
+    "linalg.norm": lambda t, m, a, s, b, v, r: (
+        m.norm(a), m.norm(v[0]), m.norm(v[0], 3), m.norm(a[0], "fro"), m.norm(a, 1, (1, 2)),
+        m.norm(a, dim=(0, 2), ord=-float("inf")), m.norm(a[0], float("inf"), keepdim=True),
+    ),
+    "linalg.vector_norm": lambda t, m, a, s, b, v, r: (
+        m.vector_norm(a), m.vector_norm(a, 3, dim=(0, 1)), m.vector_norm(a, -2, 1),
+        m.vector_norm(a, -float("inf"), -1, keepdim=True), m.vector_norm(a, 0, 1) * a[:, 0],
+    ),
+    "linalg.matrix_norm": lambda t, m, a, s, b, v, r: (
+        m.matrix_norm(a), m.matrix_norm(a, 1), m.matrix_norm(a, -1, dim=(2, 0)),
+        m.matrix_norm(a, float("inf"), keepdim=True),
+    ),
+    "cdist": lambda t, m, a, s, b, v, r: (t.cdist(a, r, 1.0), t.cdist(a, r), t.cdist(v, v[:1], 3)),
+    "trace, kron, outer": lambda t, m, a, s, b, v, r: (
+        t.trace(a[0]), t.kron(a[0], b[0]), t.outer(v[0], v[1]), m.multi_dot([a[0], a[1], b[0]]),
+        m.cross(v, v.flip(0)), m.matrix_power(a, 3),
+    ),
+}  # fmt: skip
+NUMPY: dict[str, Call] = {
+    "cholesky": lambda t, m, a, s, b, v, r: (m.cholesky(s), m.cholesky(s[0], upper=True)),
+    "solve": lambda t, m, a, s, b, v, r: (m.solve(a, b), m.solve(a, v[0]), m.solve(a[0], b)),
+    "inv": lambda t, m, a, s, b, v, r: (m.inv(a), m.inv(a[0])),
+    "pinv": lambda t, m, a, s, b, v, r: (m.pinv(r), m.pinv(t.swapaxes(r, 1, 2), 1e-4)),
+    "det": lambda t, m, a, s, b, v, r: m.det(a),
+    "slogdet": lambda t, m, a, s, b, v, r: (m.slogdet(a)[1], m.slogdet(a).logabsdet),
+    "norm": lambda t, m, a, s, b, v, r: (
+        m.norm(a), m.norm(v[0], 3), m.norm(a[0], 1), m.norm(a[0], -t.inf), m.norm(a, 2, 1),
+        m.norm(a, 1, (1, 2)), m.norm(a, None, (0, 1), True), m.norm(v[0], -1),
+    ),
+}  # fmt: skip
+NEWER: dict[str, Call] = {
+    "vector_norm": lambda t, m, a, s, b, v, r: (m.vector_norm(a, axis=1, ord=3), m.vector_norm(a)),
+    "matrix_norm": lambda t, m, a, s, b, v, r: (m.matrix_norm(a), m.matrix_norm(a, ord=1)),
+}
+SCIPY: dict[str, Call] = {
+    "cholesky": lambda t, m, a, s, b, v, r: (m.cholesky(s[0]), m.cholesky(s[1], lower=True)),
+    "cho_solve": lambda t, m, a, s, b, v, r: (
+        m.cho_solve((m.cholesky(s[0], lower=True), True), b[0]),
+        m.cho_solve(m.cho_factor(s[0]), v[0]),
+    ),
+    "solve_triangular": lambda t, m, a, s, b, v, r: (
+        m.solve_triangular(s[0], b[0]), m.solve_triangular(s[0], v[0], 1, lower=True),
+        m.solve_triangular(a[0], b[0], trans="T", unit_diagonal=True),
+    ),
+    "solve": lambda t, m, a, s, b, v, r: (
+        m.solve(a[0], b[0]), m.solve(a[0], v[0]), m.solve(s[0], b[0], assume_a="pos"),
+    ),
+    "inv, det": lambda t, m, a, s, b, v, r: (m.inv(a[0]), m.det(a[0])),
+}  # fmt: skip
+ONLY_SCIPY: dict[str, Call] = {
+    "pinv": lambda t, m, a, s, b, v, r: m.pinv(r[0]),
+    "norm": lambda t, m, a, s, b, v, r: (m.norm(a[0]), m.norm(v[0], 1), m.norm(a[0], 1)),
+}
+JAX: dict[str, Call] = {
+    "cholesky of a": lambda t, m, a, s, b, v, r: m.cholesky(a + 9 * s),
+    "lax": lambda t, m, a, s, b, v, r: (
+        t.lax.linalg.cholesky(s),
+        t.lax.linalg.triangular_solve(s, b, left_side=True, transpose_a=True),
+        t.lax.linalg.triangular_solve(s, v, lower=True, unit_diagonal=True),
+        t.lax.linalg.triangular_solve(s, t.numpy.swapaxes(b, 1, 2), lower=True),
+    ),
+}
+TENSORFLOW: dict[str, Call] = {
+    "cholesky": lambda t, m, a, s, b, v, r: m.cholesky(s),
+    "cholesky_solve": lambda t, m, a, s, b, v, r: m.cholesky_solve(m.cholesky(s), b),
+    "triangular_solve": lambda t, m, a, s, b, v, r: (
+        m.triangular_solve(s, b), m.triangular_solve(s, b, lower=False, adjoint=True),
+    ),
+    "solve": lambda t, m, a, s, b, v, r: (m.solve(a, b), m.solve(a, b, adjoint=True)),
+    "inv": lambda t, m, a, s, b, v, r: (m.inv(a), m.inv(a, adjoint=True)),
+    "pinv": lambda t, m, a, s, b, v, r: m.pinv(r),
+    "det": lambda t, m, a, s, b, v, r: m.det(a),
+    "logdet": lambda t, m, a, s, b, v, r: m.logdet(s),
+    "slogdet": lambda t, m, a, s, b, v, r: (m.slogdet(a)[1], m.slogdet(a).log_abs_determinant),
+}  # fmt: skip
+
+
+def arrays() -> list[np.ndarray[Any, Any]]:
+    """a, what makes s of it, b, v and r."""
+    draw = np.random.default_rng(3)
+    shapes = ((2, 3, 3), (2, 3, 2), (2, 3), (2, 4, 3))
+    a, b, v, r = (draw.normal(size=shape) for shape in shapes)
+    return [a + 2 * np.eye(3), np.eye(3), b, v, r]
+
+
+def program(call: Call, library: Any, room: Any) -> Call:
+    """Return the function that is captured."""
+
+    def run(a: Tensor, one: Tensor, b: Tensor, v: Tensor, r: Tensor) -> Any:
+        s = a @ a.swapaxes(-1, -2) + (one + one.T) / 2
+        return call(library, room, a, s, b, v, r)
+
+    return run
+
+
+def flat(results: Any) -> list[Any]:
+    return [*results] if isinstance(results, tuple) else [results]
+
+
+def weights_of(results: list[Any]) -> list[Any]:
+    return [np.cos(np.arange(np.size(r))).reshape(np.shape(r)) for r in results]
+
+
+def check(run: Call, wanted: list[Any], slopes: list[Any], rtol: float, dialect: str) -> None:
+    """Compare a function on NumPy with a library's results and gradients."""
+    outputs, pullback = xg.vjp(xg.function(run, native=False, dialect=dialect), *arrays())
+    given = flat(outputs)
+    for each, own in zip(given, wanted, strict=True):
+        np.testing.assert_allclose(each, own, 1e-9, 1e-9)
+    weights = weights_of(wanted)
+    gradients = pullback(tuple(weights) if isinstance(outputs, tuple) else weights[0])
+    for each, own in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(each, own, rtol, rtol)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.filterwarnings("ignore:torch.(cholesky|triangular_solve) is deprecated")
+def test_a_name_of_torch_means_what_torch_computes(name: str) -> None:
+    import torch
+
+    run = program(TORCH[name], torch, torch.linalg)
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays()]
+    results = flat(run(*tensors))
+    wanted = [each.detach().numpy() for each in results]
+    pairs = zip(results, weights_of(wanted), strict=True)
+    total = sum((each * torch.tensor(w)).sum() for each, w in pairs)
+    slopes = torch.autograd.grad(total, tensors, materialize_grads=True)
+    check(run, wanted, [g.numpy() for g in slopes], 1e-9, "torch")
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", TENSORFLOW)
+def test_a_name_of_tensorflow_means_what_tensorflow_computes(name: str) -> None:
+    import tensorflow as tf
+
+    call = TENSORFLOW[name]
+
+    def run(a: Tensor, one: Tensor, b: Tensor, v: Tensor, r: Tensor) -> Any:
+        return call(tf, tf.linalg, a, tf.matmul(a, a, transpose_b=True) + one, b, v, r)
+
+    tensors = [tf.constant(array) for array in arrays()]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        results = flat(run(*tensors))
+        pairs = zip(results, weights_of(results), strict=True)
+        total = sum(tf.reduce_sum(each * w) for each, w in pairs)
+    slopes = tape.gradient(total, tensors, unconnected_gradients="zero")
+    check(run, [each.numpy() for each in results], [*map(np.asarray, slopes)], 1e-9, "tensorflow")
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("table", [NUMPY, SCIPY, NEWER, JAX], ids=["numpy", "scipy", "new", "own"])
+def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call]) -> None:
+    import jax
+    import jax.scipy.linalg
+
+    rooms = (jax, jax.numpy.linalg) if table is JAX else (jax.numpy, jax.numpy.linalg)
+    rooms = (jax.numpy, jax.scipy.linalg) if table is SCIPY else rooms
+    for name, call in table.items():
+        if (table is SCIPY) and name == "solve":
+            continue  # jax takes no "pos" for a vector's sake; below
+        run = program(call, *rooms)
+        with jax.enable_x64(True):
+            results, pull = jax.vjp(lambda *given, run=run: flat(run(*given)), *arrays())
+            wanted = [np.asarray(each) for each in results]
+            slopes = [np.asarray(g) for g in pull([*map(jax.numpy.asarray, weights_of(wanted))])]
+            check(run, wanted, slopes, 1e-9, "jax")
+
+
+@pytest.mark.parametrize(
+    ("room", "name"),
+    [
+        *(("numpy", name) for name in (*NUMPY, *NEWER)),
+        *(("scipy", name) for name in (*SCIPY, *ONLY_SCIPY)),
+    ],
+)
+def test_a_name_of_numpy_and_scipy_means_what_it_computes(room: str, name: str) -> None:
+    import scipy.linalg
+
+    if name in NEWER and not hasattr(np.linalg, name):
+        pytest.skip(f"np.linalg.{name} is of NumPy 2")
+    tables = NUMPY | NEWER if room == "numpy" else SCIPY | ONLY_SCIPY
+    run = program(tables[name], np, np.linalg if room == "numpy" else scipy.linalg)
+    wanted = [np.asarray(each) for each in flat(run(*arrays()))]
+    weights = weights_of(wanted)
+
+    def total(given: list[Any]) -> float:
+        return sum(float(np.sum(y * w)) for y, w in zip(flat(run(*given)), weights, strict=True))
+
+    check(run, wanted, slopes_of(total, arrays()), 2e-6, "numpy")
+
+
+def slopes_of(total: Callable[[list[Any]], float], given: list[Any]) -> list[Any]:
+    """Central differences."""
+    step, found = 1e-6, [np.zeros_like(array) for array in given]
+    for array, slopes in zip(given, found, strict=True):
+        for at in np.ndindex(array.shape):
+            kept = array[at]
+            ends = []
+            for array[at] in (kept + step, kept - step):
+                ends.append(total(given))
+            array[at] = kept
+            slopes[at] = (ends[0] - ends[1]) / (2 * step)
+    return found
