@@ -12,7 +12,9 @@ Tensor = Any
 
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The diagonals of matrices in two axes, along a new last axis."""
-    matrix = xp.moveaxis(x, (axis1, axis2), (-2, -1)) if rank(x) != 2 or axis1 > axis2 else x
+    axes = rank(x)
+    are_last = (axis1 % axes, axis2 % axes) == (axes - 2, axes - 1)
+    matrix = x if are_last else xp.moveaxis(x, (axis1, axis2), (-2, -1))
     *lead, rows, columns = shape_of(matrix)
     start = offset if offset >= 0 else -offset * columns
     count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
