@@ -33,7 +33,10 @@ BANDS = "it pads bands of several diagonals, which are refused"
 TRAINING = "it acts in training alone, which is refused"
 OUTSIDE = "a place outside is an error"
 WEAK = "a draw takes the dtype of the rule's input, as any constant does"
+CHECKED = "what a factor or a solution is not, raises or is NaN in any case"
 UNREAD: dict[str, str] = {
+    "check_errors": CHECKED, "check_finite": CHECKED, "validate_args": CHECKED, "debug": CHECKED,
+    "overwrite_a": WRITTEN, "overwrite_b": WRITTEN,
     "device": PLACES, "memory_format": PLACES, "non_blocking": PLACES, "order": PLACES,
     "ignored": PLACES, "options": PLACES, "like": PLACES,
     "name": LABELS, "_stacklevel": LABELS, "validate_indices": LABELS,
@@ -63,6 +66,8 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("instance_norm", "momentum"): TRAINING, ("no_dropout", "p"): TRAINING,
     ("cdist", "compute_mode"): EXACT, ("broadcast_arrays", "subok"): "a symbol has no subclass",
     ("meshgrid", "copy"): "an update of a view is refused",
+    ("slogdet", "method"): EXACT, ("scipy_inv", "lower"): "it acts on what is assumed: refused",
+    ("triangular_solve", "conjugate_a"): "the tensors of a rule are real",
     ("cond", "linear"): "it is of forward mode, and has no effect",
     ("undecorated", "args"): "the function itself is taken",
 }  # fmt: skip

@@ -57,6 +57,16 @@ def of_shape(x: Any, y: Any) -> tuple[Any, ...]:
     return (tf.shape(x),)
 
 
+def of_positive_matrix(x: Any, y: Any) -> tuple[Any, ...]:
+    import tensorflow as tf
+
+    return (tf.matmul(x, x, transpose_b=True) + np.eye(3, dtype=np.float32),)
+
+
+def of_system(x: Any, y: Any) -> tuple[Any, ...]:
+    return (*of_positive_matrix(x, y), y)
+
+
 def named(names: str, arguments: Arguments) -> dict[str, Arguments]:
     return dict.fromkeys(names.split(), arguments)
 
@@ -66,6 +76,11 @@ def named(names: str, arguments: Arguments) -> dict[str, Arguments]:
 ROWS: dict[str, Arguments] = {
     **named("linalg.diag linalg.diag_part", of_x),
     "linalg.set_diag": lambda x, y: (x, y[:, 0]),
+    **named(
+        "linalg.cholesky linalg.det linalg.inv linalg.logdet linalg.pinv linalg.slogdet",
+        of_positive_matrix,
+    ),
+    **named("linalg.cholesky_solve linalg.solve linalg.triangular_solve", of_system),
     "linalg.tensor_diag": lambda x, y: (x[0],),
     "linalg.tensor_diag_part": lambda x, y: (x[:3, :3],),
     "linalg.cross": lambda x, y: (x[:, :3], y[:, :3]),

@@ -32,6 +32,7 @@ from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
 from .import_custom import CALLED, Called, reading
+from .import_linalg import LINALG
 from .import_primitives import PRIMITIVES, Operand, Scope, Step, Unknown, split
 from .importer import with_own_gradient
 
@@ -217,7 +218,7 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         return _run(scope, plain, constants, operands)
     if equation.primitive is CALLED:
         return _call(scope, equation, operands)
-    handler = PRIMITIVES.get(name)
+    handler = PRIMITIVES.get(name) or LINALG.get(name)
     shapes = [tuple(variable.aval.shape) for variable in equation.invars]
     if name == "split":
         return split(Step(scope, operands, shapes, shapes[0], equation.params))

@@ -18,7 +18,8 @@ Tensor = Any
 
 @widened
 def cholesky(x: Tensor) -> Tensor:
-    return tf.linalg.cholesky(x)
+    # Where there is no factor, its kernel leaves the upper half as the memory was (2.21).
+    return tf.linalg.band_part(tf.linalg.cholesky(x), -1, 0)
 
 
 @widened

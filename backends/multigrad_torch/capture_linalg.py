@@ -122,7 +122,7 @@ def linalg_slogdet(A: Tensor) -> Any:
     return TYPES.linalg_slogdet(xp.slogdet(A))
 
 
-# --- norms and distances --------------------------------------------------------------------------
+# --- norms ---------------------------------------------------------------------------------------
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
          dtype: Any = None) -> Tensor:  # fmt: skip
     return norms.norm(_converted(input, dtype), ord, dim, keepdim)
@@ -142,12 +142,6 @@ def _converted(x: Tensor, dtype: Any) -> Tensor:
     return x if dtype is None else xp.cast(x, dtype)
 
 
-def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
-    """The distances of all rows of one to all rows of the other."""
-    apart = xp.subtract(xp.expand_dims(x1, -2), xp.expand_dims(x2, -3))
-    return norms.vector_norm(apart, p, -1)
-
-
 # Under one name in torch and among its tensors' methods.
 SHARED: dict[str, Callable[..., Any]] = {
     "cholesky": cholesky, "cholesky_inverse": cholesky_inverse, "cholesky_solve": cholesky_solve,
@@ -164,5 +158,4 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **{getattr(torch, name): handler for name, handler in SHARED.items()},
     **{getattr(_T, name): handler for name, handler in SHARED.items()},
     **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},
-    torch.cdist: cdist,
 }  # fmt: skip

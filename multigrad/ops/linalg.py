@@ -1,8 +1,8 @@
 """Linear algebra of matrices in the last two axes, batches before them.
 
-16-bit values are computed in float32 and rounded once; the libraries' own functions refuse them. A
-matrix that has no factor or inverse is the user's error: NumPy, PyTorch and TensorFlow raise, JAX
-and what XLA compiles give NaN or an infinity. A triangular solve divides by what it finds.
+16-bit values are computed in float32 and rounded once; most libraries' own functions refuse them. A
+matrix that has no factor or inverse is the user's error: NumPy and PyTorch raise, TensorFlow raises
+but for a factor, which is NaN, JAX and what XLA compiles give NaN or an infinity.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
 
 @widened
 def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit: bool) -> Array:
-    """A zero on the diagonal divides, as in BLAS."""
+    """A zero on the diagonal divides, as in BLAS; TensorFlow raises."""
     from scipy.linalg import blas
 
     trsm = blas.get_blas_funcs("trsm", dtype=b.dtype)

@@ -13,6 +13,7 @@ import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
 pytestmark = pytest.mark.needs("keras")
 
 Call = Callable[..., Any]
@@ -55,8 +56,31 @@ BITWISE = words(
     "right_shift"
 )
 
+
 # What each is called with: `f` is Keras's function, `o` is keras.ops, x and g are (3, 4).
+def positive(x: Any, o: Any) -> Any:
+    """A matrix that has every factor and inverse."""
+    return o.matmul(x, o.transpose(x)) + 3 * np.eye(3, dtype=np.float32)
+
+
+LINALG: dict[str, list[Call]] = {
+    **{
+        name: [lambda f, x, g, o: f(positive(x, o))]
+        for name in ("cholesky", "det", "inv", "logdet", "slogdet")
+        if hasattr(keras.ops, name)
+    },
+    "cholesky_inverse": [lambda f, x, g, o: f(o.tril(positive(x, o)))],
+    "solve": [
+        lambda f, x, g, o: f(positive(x, o), g),
+        lambda f, x, g, o: f(positive(x, o), g[:, 0]),
+    ],
+    "solve_triangular": [
+        lambda f, x, g, o: f(positive(x, o), g),
+        lambda f, x, g, o: f(positive(x, o), g[:, 0], True),
+    ],
+}
 SAMPLES: dict[str, list[Call]] = {
+    **LINALG,
     **{name: [lambda f, x, g, o: f(x)] for name in UNARY},
     **{name: [lambda f, x, g, o: f(x), lambda f, x, g, o: f(x, axis=-1)] for name in REDUCING},
     **{name: [lambda f, x, g, o: f(x, g), lambda f, x, g, o: f(g, x)] for name in BINARY},

@@ -1,0 +1,232 @@
+"""Linear algebra on every backend: NumPy's numbers and gradients, batched, empty, of one row, and
+what becomes of a matrix that has no factor or inverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+xp: Any = xg.xp
+Tensor = Any
+
+
+# Functions of square matrices s that have every factor and inverse, and of right sides b.
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cholesky": lambda s, b: xp.cholesky(s),
+    "solve": xp.solve,
+    "solve_triangular": lambda s, b: xp.solve_triangular(s, b, lower=True),
+    "solve_triangular, transposed": lambda s, b: xp.solve_triangular(
+        s, b, transposed=True, unit_diagonal=True
+    ),
+    "inv": lambda s, b: xp.inv(s),
+    "pinv": lambda s, b: xp.pinv(b),
+    "det": lambda s, b: xp.det(s),
+    "slogdet": lambda s, b: xp.slogdet(s)[0] * xp.slogdet(s)[1],
+}
+SHAPES = {
+    "one matrix": ((3, 3), (3, 2)),
+    "a batch": ((2, 3, 3), (2, 3, 2)),
+    "batches that broadcast": ((3, 3), (2, 3, 2)),
+    "one row": ((1, 1), (1, 2)),
+    "an empty batch": ((0, 3, 3), (0, 3, 2)),
+    "no rows": ((2, 0, 0), (2, 0, 3)),
+}
+
+
+def matrices(shapes: tuple[tuple[int, ...], ...], dtype: Any = np.float64) -> list[Any]:
+    draw = np.random.default_rng(5)
+    a, b = (draw.normal(size=shape) for shape in shapes)
+    s = a @ np.swapaxes(a, -1, -2) + 2 * np.eye(shapes[0][-1])
+    return [each.astype(dtype) for each in (s, b)]
+
+
+def results_of(backend: Any, function: Any, given: list[Any]) -> list[Any]:
+    """Return the value and both gradients, of what does not lie in one piece."""
+    with backend.precision(given[0].dtype):
+        tensors = [backend.array(each) for each in given]
+        turned = [xp.matrix_transpose(backend.array(np.swapaxes(each, -1, -2))) for each in given]
+        values = []
+        for each in (tensors, turned):
+            value, pullback = xg.vjp(xg.function(function, native=False), *each)
+            values.append([value, *pullback(value)])
+        first, second = (
+            [np.asarray(backend.numpy(each), np.float64) for each in v] for v in values
+        )
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(one, other, 1e-3 if given[0].dtype != np.float64 else 1e-9, 1e-6)
+    return first
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_backend_gives_the_numbers_and_gradients_of_numpy(backend: Any, name: str) -> None:
+    from multigrad.testing.under_test import BackendUnderTest
+
+    for shape, shapes in SHAPES.items():
+        given = matrices(shapes)
+        wanted = results_of(BackendUnderTest("numpy"), FUNCTIONS[name], given)
+        if backend.name == "numpy":
+            check_by_differences(FUNCTIONS[name], given, wanted)
+        for own, right in zip(results_of(backend, FUNCTIONS[name], given), wanted, strict=True):
+            np.testing.assert_allclose(own, right, 1e-9, 1e-9, err_msg=f"{name} of {shape}")
+
+
+def check_by_differences(function: Any, given: list[Any], found: list[Any]) -> None:
+    """Along a symmetric direction the slope of half the square of the values is that of a
+    difference.
+    """
+    draw, step = np.random.default_rng(1), 1e-6
+    ways = [draw.normal(size=each.shape) for each in given]
+    ways[0] = ways[0] + np.swapaxes(ways[0], -1, -2)
+    ends = []
+    for sign in (1, -1):
+        moved = [each + sign * step * way for each, way in zip(given, ways, strict=True)]
+        ends.append(float(np.sum(np.square(xg.function(function)(*moved)))) / 2)
+    slope = sum(float(np.sum(g * way)) for g, way in zip(found[1:], ways, strict=True))
+    np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * step), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits_are_computed_in_float32_and_rounded_once(backend: Any, dtype: str) -> None:
+    given = matrices(SHAPES["a batch"], getattr(ml_dtypes, dtype, dtype))
+    eps = float(ml_dtypes.finfo(given[0].dtype).eps)
+    wide = [each.astype(np.float64) for each in given]
+    with backend.precision(given[0].dtype):
+        for name, function in FUNCTIONS.items():
+            own = backend.numpy(xg.function(function, native=False)(*map(backend.array, given)))
+            assert own.dtype == given[0].dtype
+            right = np.asarray(function(*wide))
+            if name == "slogdet":  # a product of two results
+                eps *= 2
+            np.testing.assert_allclose(own.astype(np.float64), right, 0.51 * eps, eps * 1e-3)
+
+
+def errors_of(backend: Any) -> tuple[type[Exception], ...]:
+    if backend.name != "tensorflow":
+        return np.linalg.LinAlgError, RuntimeError
+    import tensorflow as tf
+
+    return (tf.errors.OpError,)
+
+
+def test_a_matrix_without_a_factor_or_inverse_raises_or_gives_no_number(backend: Any) -> None:
+    singular = np.ones((2, 2), np.float32)
+    cases = [
+        (lambda s: xp.cholesky(s), -np.eye(2, dtype=np.float32)),
+        (lambda s: xp.inv(s), np.zeros((2, 2), np.float32)),
+        (lambda s: xp.solve(s, s), singular * 0),
+    ]
+    for function, given in cases:
+        run = xg.function(function, native=False)
+        with backend.precision(np.float32):
+            try:
+                result = backend.numpy(run(backend.array(given)))
+            except errors_of(backend) as error:
+                assert backend.name != "jax", error
+            else:
+                assert not np.isfinite(result[np.tril_indices(2)]).any()
+
+
+def test_of_a_singular_matrix_the_determinant_is_zero(backend: Any) -> None:
+    singular = backend.array(np.ones((2, 2), np.float32))
+    with backend.precision(np.float32):
+        run = xg.function(lambda s: (xp.det(s), *xp.slogdet(s)), native=False)
+        det, sign, logarithm = (backend.numpy(each) for each in run(singular))
+    assert (det, sign, logarithm) == (0, 0, -np.inf)
+
+
+def test_a_triangular_matrix_is_divided_by_its_diagonal_and_read_in_one_half(backend: Any) -> None:
+    matrix = np.array([[2.0, np.nan], [1.0, 4.0]], np.float32)
+    with backend.precision(np.float32):
+        run = xg.function(lambda s: xp.solve_triangular(s, s[:, :1], lower=True), native=False)
+        found = backend.numpy(run(backend.array(matrix)))
+    np.testing.assert_array_equal(found, [[1.0], [0.0]])
+
+
+def test_a_shape_that_is_no_matrix_is_refused() -> None:
+    for function in (xp.cholesky, xp.inv, xp.det):
+        with pytest.raises((ValueError, np.linalg.LinAlgError)):
+            xg.function(function)(np.ones((2, 3)))
+
+
+@pytest.mark.needs("torch")
+def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(backend: Any) -> None:
+    import torch
+
+    class Sampled(torch.autograd.Function):
+        """A matrix's factor times a vector, with jitter where there is none."""
+
+        @staticmethod
+        def forward(ctx: Any, matrix: Tensor, vector: Tensor) -> Tensor:
+            factor, info = torch.linalg.cholesky_ex(matrix)
+            if torch.any(info):
+                raise RuntimeError("not positive definite")
+            ctx.save_for_backward(factor, vector)
+            return (factor @ vector.unsqueeze(-1)).squeeze(-1)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:
+            factor, vector = ctx.saved_tensors
+            half = torch.linalg.solve_triangular(factor.mT, grad.unsqueeze(-1), upper=True)
+            return half * vector, (factor.mT @ grad.unsqueeze(-1)).squeeze(-1)
+
+    s, b = matrices(((3, 3), (3, 3)), np.float32)
+    s, v = 0.1 * s + np.eye(3, dtype=np.float32), b[0]
+    tensors = [torch.tensor(s, requires_grad=True), torch.tensor(v, requires_grad=True)]
+    wanted = Sampled.apply(*tensors)
+    slopes = torch.autograd.grad(wanted.sum(), tensors)
+    function = xg.from_autograd_function(Sampled)
+    with backend.precision(np.float32):
+        result, pullback = xg.vjp(function, backend.array(s), backend.array(v))
+        gradients = pullback(xp.ones_like(result))
+        np.testing.assert_allclose(backend.numpy(result), wanted.detach().numpy(), rtol=1e-5)
+        for own, right in zip(gradients, slopes, strict=True):
+            np.testing.assert_allclose(backend.numpy(own), right.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_torchs_checker_finds_the_second_derivatives_right() -> None:
+    import torch
+
+    s, b = (torch.tensor(each, requires_grad=True) for each in matrices(SHAPES["one matrix"]))
+
+    def everything(s: Tensor, b: Tensor) -> Tensor:
+        symmetric = (s + xp.matrix_transpose(s)) / 2
+        factor = xp.cholesky(symmetric)
+        return xp.solve(symmetric, xp.inv(factor) @ b) * xp.slogdet(s)[1] + xp.pinv(b).mT
+
+    run = xg.function(everything, native=False)
+    assert torch.autograd.gradcheck(run, (s, b))
+    assert torch.autograd.gradgradcheck(run, (s, b))
+
+
+@pytest.mark.needs("jax")
+def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled() -> None:
+    import jax
+    from jax.test_util import check_grads
+
+    with jax.enable_x64(True):
+        s, b = map(jax.numpy.asarray, matrices(SHAPES["a batch"]))
+        run = xg.function(lambda s, b: xp.solve(s, b) * xp.det(s)[..., None, None], native=False)
+        check_grads(jax.jit(run), (s, b), order=2, modes=["rev"])
+
+
+@pytest.mark.needs("jax")
+def test_primitives_of_a_jaxpr_are_read() -> None:
+    import jax
+
+    def mapped(s: Tensor, b: Tensor) -> Tensor:
+        def one(s: Tensor, b: Tensor) -> Tensor:
+            return jax.scipy.linalg.solve_triangular(jax.numpy.linalg.cholesky(s), b, lower=True)
+
+        return jax.vmap(one)(s, b)
+
+    given = matrices(SHAPES["a batch"], np.float32)
+    own = xg.function(mapped, native=False)(*given)
+    np.testing.assert_allclose(own, mapped(*given), rtol=2e-5, atol=1e-6)
