@@ -50,6 +50,7 @@ MENDED: tuple[Mended, ...] = (
     Mended("torch.nn.functional.hardswish", "all", "x * 6 overflows before it is divided by 6"),
     Mended("torch.special.ndtri, log_ndtr", "float16, bfloat16", "no kernel"),
     Mended("torch.erf", "bfloat16", "6 % near zero"),
+    Mended("torch.linalg", "float16, bfloat16", "no kernel"),
     Mended("torch.sign", "all", "0 at NaN; ours stays NaN"),
     Mended("torch.prod", "float16, bfloat16", "25 and 47 over 1,001 factors"),
     Mended("torch.log_softmax", "float16, bfloat16", "0.78 and 0.91, not rounded once"),

@@ -24,7 +24,10 @@ from multigrad.tracing import xp_all as xp
 # By dialect: how people write a place, and what it is. The first place that shows a function names
 # it.
 PLACES: dict[str, dict[str, str]] = {
-    "numpy": {"np": "numpy", "np.linalg": "numpy.linalg", "scipy.special": "scipy.special"},
+    "numpy": {
+        "np": "numpy", "np.linalg": "numpy.linalg", "scipy.special": "scipy.special",
+        "scipy.linalg": "scipy.linalg",
+    },
     "torch": {
         "torch": "torch", "F": "torch.nn.functional", "torch.special": "torch.special",
         "torch.linalg": "torch.linalg", "Tensor": "torch.Tensor",
@@ -32,6 +35,7 @@ PLACES: dict[str, dict[str, str]] = {
     "jax": {
         "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jax.nn": "jax.nn",
         "jax.lax": "jax.lax",
+        "jax.lax.linalg": "jax.lax.linalg", "jax.scipy.linalg": "jax.scipy.linalg",
         "jax.scipy.special": "jax.scipy.special", "jax.scipy.stats.norm": "jax.scipy.stats.norm",
         "jax.ops": "jax.ops", "jax": "jax",
     },

@@ -114,7 +114,7 @@ def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit:
     """A zero on the diagonal divides, as in BLAS; TensorFlow raises."""
     from scipy.linalg import blas
 
-    trsm = blas.get_blas_funcs("trsm", dtype=b.dtype)
+    (trsm,) = blas.get_blas_funcs(("trsm",), dtype=b.dtype)
 
     def solve_one(a: Array, b: Array) -> Array:
         if not b.size:

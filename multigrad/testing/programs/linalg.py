@@ -33,7 +33,7 @@ def meaning_of(op: Op) -> Function:
         dtype = operands[0].dtype
         if all(np.all(np.isfinite(x.value)) and not np.any(x.lost) for x in operands):
             return by_meaning(op, operands, attrs, dtype, ULPS * operands[0].shape[-1])
-        identities = [np.broadcast_to(np.eye(*x.shape[-2:]), x.shape) for x in operands]
+        identities = [np.broadcast_to(np.eye(x.shape[-2], x.shape[-1]), x.shape) for x in operands]
         value = op.numpy(*identities, **attrs)
         return unknown_where(Bounded(value, np.zeros(np.shape(value)), dtype), np.True_)
 
