@@ -20,6 +20,7 @@ KINDS = {
     "subnormals": "numbers below the smallest normal one",
     "zero": "which of 0 and -0 comes out",
     "integers": "integers, and what stands at the places that they name",
+    "matrices": "what comes of a matrix that has no factor or inverse",
     "compiled": "the result of ops that meet in compiled code",
 }
 
