@@ -237,17 +237,18 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         params=equation.params,
     )
     result = handler(step)
-    return [result] if isinstance(result, Operand) else result
+    results = [result] if isinstance(result, Operand) else result
+    return [scope.noted(operand) for operand in results]
 
 
 def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
-    """Return the results of an equation of integers and bools that are known, as loops count and
-    indices are made; None: it is another one.
+    """Return the results of an equation of what is known that gives integers or bools, as loops
+    count and indices are made; None: it is another one.
     """
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
     if not operands or any(operand.known is None for operand in operands):
         return None
-    if any(getattr(aval.dtype, "kind", "") not in ("i", "u", "b") for aval in avals):
+    if any(getattr(variable.aval.dtype, "kind", "") not in "iub" for variable in equation.outvars):
         return None
     if not all(isinstance(n, int) for aval in avals for n in aval.shape):
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -81,6 +81,13 @@ class Scope:
             fits = not array.size or np.abs(array.astype(np.float64)).max() < 2**31
             value = cast(value, INT32 if fits else INT64)
         return Operand(value, array.shape, array)
+
+    def noted(self, operand: Operand) -> Operand:
+        """Return an operand that says its number, where it is one."""
+        node = operand.value.node
+        if operand.known is not None or operand.shape or node.op is not ops.CONST:
+            return operand
+        return replace(operand, known=np.asarray(node.attr("value")))
 
     def whole(self, operand: Operand, shape: Shape) -> Value:
         """Return an operand repeated to its shape."""
