@@ -17,6 +17,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
+from .custom_functions import recording
+
 Tensor: TypeAlias = Any
 CALLED = Primitive("multigrad_custom_call")
 CALLED.multiple_results = True
@@ -131,7 +133,8 @@ def mapped(called: Called, axes: tuple[Any, ...]) -> Any:
         return compute(*arrays), arrays
 
     def backward(arrays: tuple[Tensor, ...], cotangents: Any) -> tuple[Tensor, ...]:
-        found = jax.vjp(run, *arrays)[1](cotangents)
+        with recording(called.function):  # its rules may call it
+            found = jax.vjp(run, *arrays)[1](cotangents)
         return tuple(None if each.dtype == jax.dtypes.float0 else each for each in found)
 
     def compute(*arrays: Tensor) -> list[Tensor]:

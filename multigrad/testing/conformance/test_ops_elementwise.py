@@ -119,7 +119,7 @@ SCALES: dict[str, Callable[[Wide, Wide], Wide]] = {
     "ndtr": lambda x, y: np.abs(y) * (1 + x * x),
     "log_ndtr": lambda x, y: np.abs(y) * (1 + x * x),
     "sinc": lambda x, y: np.ones_like(x),
-    "i1e": lambda x, y: 2 * np.abs(y),  # Cephes's series in float32
+    "i1e": lambda x, y: 3 * np.abs(y),  # Cephes's series in float32
     "lgamma": lambda x, y: np.abs(y) + 8,
     "digamma": lambda x, y: np.abs(y) + 2.5,
     "logit": lambda x, y: np.abs(y) + 1,

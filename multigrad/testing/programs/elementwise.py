@@ -230,7 +230,7 @@ KERNELS: dict[str, Kernel] = {
     "erfinv": Kernel(special.erfinv),
     "ndtr": Kernel(special.ndtr, scale=tail), "ndtri": Kernel(special.ndtri),
     "log_ndtr": Kernel(special.log_ndtr, scale=tail),
-    "i0e": Kernel(special.i0e), "i1e": Kernel(special.i1e, scale=lambda x, y: 2 * np.abs(y)),
+    "i0e": Kernel(special.i0e), "i1e": Kernel(special.i1e, scale=lambda x, y: 3 * np.abs(y)),
     "lgamma": Kernel(lgamma, scale=lgamma_scale, breaks=pole),
     "digamma": Kernel(digamma, scale=plus(2.5), breaks=pole, zero_sign=True),
     "polygamma": Kernel(polygamma, breaks=sign_of, zero_sign=True, unknown=beyond(1e10)),
