@@ -256,6 +256,9 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ERFC: jax.lax.erfc,
     ops.NDTRI: widened(special.ndtri),
     ops.LGAMMA: jax.lax.lgamma,
+    ops.I0E: widened(special.i0e),
+    ops.I1E: widened(special.i1e),
+    ops.NEXTAFTER: jnp.nextafter,
     ops.SIGNBIT: jnp.signbit,
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
     ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
@@ -280,7 +283,9 @@ NAMES = """
     asinh: asinh arcsinh lax.asinh; acosh: acosh arccosh lax.acosh; atanh: atanh arctanh lax.atanh;
     erf: special.erf lax.erf; erfc: special.erfc lax.erfc; erfinv: special.erfinv lax.erf_inv;
     ndtr: special.ndtr; ndtri: special.ndtri; lgamma: special.gammaln lax.lgamma;
-    digamma: special.digamma lax.digamma; polygamma: special.polygamma; sinc; lt: less lax.lt;
+    digamma: special.digamma lax.digamma; i0e: special.i0e lax.bessel_i0e;
+    i1e: special.i1e lax.bessel_i1e; nextafter: nextafter lax.nextafter;
+    polygamma: special.polygamma; sinc; lt: less lax.lt;
     le: less_equal lax.le; gt: greater lax.gt; ge: greater_equal lax.ge; eq: equal lax.eq;
     ne: not_equal lax.ne; and: logical_and; or: logical_or; xor: logical_xor; not: logical_not;
     isnan; isinf; isfinite: isfinite lax.is_finite; bitwise_and: bitwise_and lax.bitwise_and;

@@ -17,6 +17,8 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
+from .custom_functions import recording
+
 Tensor: TypeAlias = Any
 CALLED = Primitive("multigrad_custom_call")
 CALLED.multiple_results = True
@@ -116,9 +118,32 @@ def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, called: Called)
 
 
 def _batch(arrays: Sequence[Tensor], axes: Sequence[Any], *, called: Called) -> Any:
-    """Map over an axis."""
-    results = jax.vmap(called.run, in_axes=tuple(axes))(*arrays)
+    """Map over an axis: a call of a function whose gradient is that of the other one, mapped."""
+    results = jax.tree.leaves(mapped(called, tuple(axes))(*arrays))
     return results, [0] * len(results)
+
+
+def mapped(called: Called, axes: tuple[Any, ...]) -> Any:
+    """Return a custom function of the arrays of a call, each with one more axis or None."""
+
+    def run(*arrays: Tensor) -> list[Tensor]:
+        return jax.vmap(called.run, in_axes=axes)(*arrays)
+
+    def forward(*arrays: Tensor) -> Any:
+        return compute(*arrays), arrays
+
+    def backward(arrays: tuple[Tensor, ...], cotangents: Any) -> tuple[Tensor, ...]:
+        with recording(called.function):  # its rules may call it
+            found = jax.vjp(run, *arrays)[1](cotangents)
+        return tuple(None if each.dtype == jax.dtypes.float0 else each for each in found)
+
+    def compute(*arrays: Tensor) -> list[Tensor]:
+        return jax.vmap(called.compute, in_axes=axes)(*arrays)
+
+    compute.__name__ = getattr(called.function, "__name__", compute.__name__)
+    function = jax.custom_vjp(compute)
+    function.defvjp(forward, backward)
+    return function
 
 
 ad.primitive_jvps[CALLED] = _push

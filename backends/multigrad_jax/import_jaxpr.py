@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,7 +20,7 @@ from jax.extend import core
 
 from multigrad import ops
 from multigrad.capture.tracer import V
-from multigrad.errors import TraceError
+from multigrad.errors import MultigradError, TraceError
 from multigrad.ir import questions
 from multigrad.ir.graph import Node
 from multigrad.ir.types import INT32, SCALAR_SHAPE, T
@@ -31,9 +29,12 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
+from .import_control import CONTROL
 from .import_custom import CALLED, Called, reading
+from .import_elementwise import ELEMENTS
 from .import_linalg import LINALG
-from .import_primitives import PRIMITIVES, Operand, Scope, Step, Unknown, split
+from .import_places import PLACES
+from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 from .importer import with_own_gradient
 
 Tensor = Any
@@ -45,18 +46,12 @@ INLINED = {
     **dict.fromkeys(CALLS, "call_jaxpr"),
 }
 
+PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
+# Jax's own jitted functions of one tensor, element by element, that look at its bits.
+NAMED = {"signbit": xp.signbit}
+
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
 DECORATORS = jax.custom_gradient.__code__.co_filename
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """The dtype that stands for the input's while jax traces."""
-
-    dtype: str
-
-    def context(self) -> AbstractContextManager[Any]:
-        return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
 
 
 def import_function(
@@ -70,7 +65,7 @@ def import_function(
     """
     try:
         return _import(function, trace, args, kwargs)
-    except (Unknown, *jax_errors()) as error:
+    except Unknown as error:
         raise trace.error(f"has a jaxpr that is not captured: {error}") from error
 
 
@@ -106,7 +101,9 @@ def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], t
     shapes, names = _open_shapes(values)
     try:
         return _record(called, trace, values, shapes, names, trial=trial)
-    except (Unknown, *jax_errors()) as error:
+    except (MultigradError, NeedsConcrete):
+        raise
+    except Exception as error:  # jax's own are of many kinds, those of open lengths of their own
         facts = {fact for value in values for fact in needed_shapes(value.node)}
         missing = sorted(facts - trace.facts.keys())
         if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
@@ -166,7 +163,7 @@ def _record(
             closed, result = jax.make_jaxpr(called, return_shape=True)(*given)
     # What the function reads from around it; what it makes is another array each time.
     trace.lifted += [constant for constant in closed.consts if isinstance(constant, jax.Array)]
-    scope = Scope(trace, trial.dtype, lengths)
+    scope = Scope(trace, trial, lengths)
     operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
     for operand in operands:
         scope.remember(operand)
@@ -195,7 +192,9 @@ def _run(
     known.update(zip(jaxpr.invars, arguments, strict=True))
 
     def read(variable: Any) -> Operand:
-        return scope.lift(variable.val) if isinstance(variable, core.Literal) else known[variable]
+        if isinstance(variable, core.Literal):
+            return scope.lift(np.asarray(variable.val, variable.aval.dtype))
+        return known[variable]
 
     for equation in jaxpr.eqns:
         operands = [read(variable) for variable in equation.invars]
@@ -213,19 +212,55 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
     if inner is not None:
         constants = inner.consts if isinstance(inner, core.ClosedJaxpr) else ()
         plain = inner.jaxpr if isinstance(inner, core.ClosedJaxpr) else inner
+        named = NAMED.get(equation.params.get("name", "")) if is_jaxs_own(plain) else None
+        if named is not None and len(operands) == 1:
+            return [Operand(named(operands[0].value), operands[0].shape)]
         if name.startswith("custom_") and not is_jaxs_own(plain):
             scope.trace.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)
     if equation.primitive is CALLED:
         return _call(scope, equation, operands)
-    handler = PRIMITIVES.get(name) or LINALG.get(name)
-    shapes = [tuple(variable.aval.shape) for variable in equation.invars]
-    if name == "split":
-        return split(Step(scope, operands, shapes, shapes[0], equation.params))
-    if handler is None or len(equation.outvars) != 1:
+    folded = _fold(scope, equation, operands)
+    if folded is not None:
+        return folded
+    if name in CONTROL:
+        return CONTROL[name](_run, scope, equation, operands)
+    handler = PRIMITIVES.get(name)
+    if handler is None:
         raise Unknown(f"jax's primitive {name}, which is not captured")
-    shape = tuple(equation.outvars[0].aval.shape)
-    return [handler(Step(scope, operands, shapes, shape, equation.params))]
+    avals = [variable.aval for variable in equation.invars]
+    step = Step(
+        scope=scope,
+        operands=operands,
+        shapes=[tuple(aval.shape) for aval in avals],
+        dtypes=[aval.dtype for aval in avals],
+        shape=tuple(equation.outvars[0].aval.shape),
+        params=equation.params,
+    )
+    result = handler(step)
+    results = [result] if isinstance(result, Operand) else result
+    return [scope.noted(operand) for operand in results]
+
+
+def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
+    """Return the results of an equation of what is known that gives integers or bools, as loops
+    count and indices are made; None: it is another one.
+    """
+    avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
+    if not operands or any(operand.known is None for operand in operands):
+        return None
+    if any(getattr(variable.aval.dtype, "kind", "") not in "iub" for variable in equation.outvars):
+        return None
+    if not all(isinstance(n, int) for aval in avals for n in aval.shape):
+        return None
+    with scope.trial.context(), jax.ensure_compile_time_eval():
+        arrays = [
+            jnp.broadcast_to(jnp.asarray(operand.known, variable.aval.dtype), variable.aval.shape)
+            for operand, variable in zip(operands, equation.invars, strict=True)
+        ]
+        found = equation.primitive.bind(*arrays, **equation.params)
+    results = found if equation.primitive.multiple_results else [found]
+    return [scope.lift(np.asarray(result)) for result in results]
 
 
 def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:

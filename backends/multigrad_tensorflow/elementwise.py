@@ -146,6 +146,21 @@ def hypot(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(infinite, tf.constant(math.inf, large.dtype), length)
 
 
+def nextafter(a: Any, b: Any) -> Tensor:
+    """Among the numbers of its own dtype; TensorFlow (2.21) has no kernel for 16-bit floats."""
+    dtype = next(value.dtype for value in (a, b) if tf.is_tensor(value))
+    a, b = (tf.convert_to_tensor(x, dtype) for x in (a, b))
+    if dtype.size != 2:
+        return tf.math.nextafter(a, b)
+    a, b = a + tf.zeros_like(b), b + tf.zeros_like(a)
+    bits = tf.bitcast(a, tf.int16)
+    stepped = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
+    least = tf.where(b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16))
+    moved = tf.bitcast(tf.where(a == 0, least, stepped), dtype)
+    moved = tf.where(a == b, b, moved)
+    return tf.where(tf.math.is_nan(a) | tf.math.is_nan(b), a + b, moved)
+
+
 @widened
 def fmod(a: Tensor, b: Tensor) -> Tensor:
     return tf.raw_ops.Mod(x=a, y=b)
@@ -349,6 +364,8 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ACOSH: tf.acosh,
     ops.ATANH: tf.atanh,
     ops.ERFC: tf.math.erfc,
+    ops.I0E: widened(tf.math.special.bessel_i0e),
+    ops.I1E: widened(tf.math.special.bessel_i1e),
     ops.BITWISE_LEFT_SHIFT: left_shift,
     ops.BITWISE_RIGHT_SHIFT: right_shift,
     ops.ISNAN: tf.math.is_nan,
@@ -370,7 +387,9 @@ NAMES = """
     atan: atan raw.Atan; sinh: sinh raw.Sinh; cosh: cosh raw.Cosh; tanh: tanh raw.Tanh;
     asinh: asinh raw.Asinh; acosh: acosh raw.Acosh; atanh: atanh raw.Atanh; erf: math.erf raw.Erf;
     erfc: math.erfc raw.Erfc; erfinv: math.erfinv raw.Erfinv; ndtri: math.ndtri raw.Ndtri;
-    lgamma: math.lgamma raw.Lgamma; digamma: math.digamma raw.Digamma; lt: less raw.Less;
+    lgamma: math.lgamma raw.Lgamma; i0e: math.bessel_i0e math.special.bessel_i0e raw.BesselI0e;
+    i1e: math.bessel_i1e math.special.bessel_i1e raw.BesselI1e;
+    nextafter: math.nextafter raw.NextAfter; digamma: math.digamma raw.Digamma; lt: less raw.Less;
     le: less_equal raw.LessEqual; gt: greater raw.Greater; ge: greater_equal raw.GreaterEqual;
     eq: equal; ne: not_equal; and: logical_and raw.LogicalAnd; or: logical_or raw.LogicalOr;
     xor: math.logical_xor; not: logical_not raw.LogicalNot; isnan: math.is_nan raw.IsNan;

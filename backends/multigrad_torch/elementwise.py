@@ -134,6 +134,13 @@ def erf(x: Tensor) -> Tensor:
     return torch.erf(x.float()).to(x.dtype) if x.dtype == torch.bfloat16 else torch.erf(x)
 
 
+def nextafter(a: Any, b: Any) -> Tensor:
+    """Among the numbers of its own dtype, 16-bit ones too."""
+    like = a if isinstance(a, Tensor) else b
+    pair = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b))
+    return torch.nextafter(*pair)
+
+
 @widened
 def cbrt(x: Tensor) -> Tensor:
     size = x.abs()
@@ -261,6 +268,8 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.NDTRI: widened(torch.special.ndtri),
     ops.LOG_NDTR: widened(torch.special.log_ndtr),
     ops.LGAMMA: torch.lgamma,
+    ops.I0E: widened(torch.special.i0e),
+    ops.I1E: widened(torch.special.i1e),
     ops.SIGNBIT: torch.signbit,
     ops.BITWISE_LEFT_SHIFT: torch.bitwise_left_shift,
     ops.BITWISE_RIGHT_SHIFT: torch.bitwise_right_shift,
@@ -276,7 +285,8 @@ NAMES = """
     xlogy: special.xlogy; xlog1py: special.xlog1py; sin; cos; atan: atan arctan; tanh: tanh F.tanh;
     erf: erf special.erf; erfc: special.erfc; erfinv: special.erfinv; ndtr: special.ndtr;
     ndtri: special.ndtri; log_ndtr: special.log_ndtr; lgamma: special.gammaln;
-    digamma: special.digamma special.psi; sinc: special.sinc; lt: lt less; le: le less_equal;
+    digamma: special.digamma special.psi; i0e: special.i0e; i1e: special.i1e; nextafter;
+    sinc: special.sinc; lt: lt less; le: le less_equal;
     gt: gt greater; ge: ge greater_equal; eq; ne: ne not_equal; and: logical_and; or: logical_or;
     xor: logical_xor; not: logical_not; isnan; isinf; isfinite; bitwise_and: Tensor.__and__;
     bitwise_or: Tensor.__or__; bitwise_xor: Tensor.__xor__; bitwise_left_shift: Tensor.__lshift__;

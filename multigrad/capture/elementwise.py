@@ -47,7 +47,8 @@ METHODS: dict[str, Handler] = {
         lerp; exp2; log2; log10; logaddexp; xlogy; tan; asin: arcsin asin; acos: acos arccos;
         deg2rad; rad2deg; sinh; cosh; asinh: arcsinh asinh; acosh: acosh arccosh;
         atanh: arctanh atanh; erfc; erfinv; lgamma; digamma; sinc; signbit; bitwise_and; bitwise_or;
-        bitwise_xor; bitwise_invert: bitwise_not; bitwise_left_shift; bitwise_right_shift
+        bitwise_xor; bitwise_invert: bitwise_not; bitwise_left_shift; bitwise_right_shift;
+        nextafter
     """),
     "int": to_int32,
     "logit": logit,
@@ -58,7 +59,7 @@ METHODS: dict[str, Handler] = {
 SCIPY: dict[str, Handler] = {
     **spelled("""
         cbrt; expm1; exp2; log1p; xlogy; xlog1py; erf; erfc; erfinv; ndtr; ndtri; log_ndtr;
-        digamma: psi; sigmoid: expit; log_sigmoid: log_expit; logit
+        digamma: psi; i0e; i1e; sigmoid: expit; log_sigmoid: log_expit; logit
     """),
     "entr": composites.entr,
     "gammaln": gammaln,

@@ -145,7 +145,7 @@ NAMES = """
     ge: greater_equal; eq: equal; ne: not_equal; and: logical_and; or: logical_or; xor: logical_xor;
     not: logical_not; isnan; isinf; isfinite; signbit; bitwise_and; bitwise_or; bitwise_xor;
     bitwise_invert: invert; bitwise_left_shift: left_shift; bitwise_right_shift: right_shift;
-    matmul; swapaxes; moveaxis; flip; roll; tril; triu; repeat
+    nextafter; matmul; swapaxes; moveaxis; flip; roll; tril; triu; repeat
 """
 
 FUNCTIONS = {

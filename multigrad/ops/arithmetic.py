@@ -235,6 +235,19 @@ ABS = op(
 SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS)
 COPYSIGN = binary("copysign", wide(np.copysign), copysign_vjp, "|a| with the sign of b.")
 
+
+def nextafter_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return ct, None
+
+
+NEXTAFTER = function(
+    "nextafter",
+    np.nextafter,
+    nextafter_vjp,
+    "The next number of a's dtype after a towards b; its slope in a is 1.",
+    "a b",
+)
+
 # --- rounding and remainders -------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Error functions, gamma functions, and sinc."""
+"""Error functions, gamma functions, Bessel functions, and sinc."""
 
 from __future__ import annotations
 
@@ -130,6 +130,24 @@ POLYGAMMA = function(
     composed=True,
     domain=ABOVE_ZERO,
 )
+
+# --- Bessel functions --------------------------------------------------------------------------
+
+
+def i0e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    return (ct * (xp.i1e(x) - xp.sign(x) * y),)
+
+
+def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    """i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero."""
+    size = xp.abs(x)
+    close = xp.less(size, 1e-7)  # before the quotient meets subnormal numbers
+    slope = xp.i0e(x) - xp.sign(x) * y - y / xp.where(close, 1.0, x)
+    return (ct * xp.where(close, 0.5 - size + 0.9375 * size * size, slope),)
+
+
+I0E = function("i0e", from_scipy("i0e"), i0e_vjp, "exp(-|x|) I0(x), the Bessel function scaled.")
+I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
 
 # --- sinc --------------------------------------------------------------------------------------
 # Below this the quotient cancels; its series converges there to float64 in so many terms.

@@ -20,17 +20,17 @@ __all__ = [
     "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "det", "digamma", "divide",
     "elu", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand_dims", "expm1", "flip", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "frac", "gelu", "glu", "greater", "greater_equal",
-    "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot", "inv",
-    "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal", "lgamma", "log",
-    "log1p", "log2", "log10", "log_ndtr", "log_sigmoid", "log_softmax", "logabsdet", "logaddexp",
-    "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp",
-    "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis", "multiply",
-    "ndtr", "ndtri", "negative", "not_equal", "pinv", "prod", "rad2deg", "reciprocal", "relu",
-    "relu6", "remainder", "reshape_like", "round", "rsqrt", "selu", "sigmoid", "sign", "signbit",
-    "signdet", "silu", "sin", "sinc", "sinh", "soft_shrink", "soft_sign", "softmax", "softplus",
-    "sort", "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus", "squeeze", "std",
-    "stop_gradient", "subtract", "sum", "sum_to", "swapaxes", "tan", "tanh", "tanh_shrink",
-    "threshold", "trunc", "var", "where", "xlog1py", "xlogy",
+    "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "heaviside", "hypot", "i0e", "i1e",
+    "inv", "isfinite", "isinf", "isnan", "leaky_relu", "lerp", "less", "less_equal", "lgamma",
+    "log", "log1p", "log2", "log10", "log_ndtr", "log_sigmoid", "log_softmax", "logabsdet",
+    "logaddexp", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "logsumexp", "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mish", "moveaxis",
+    "multiply", "ndtr", "ndtri", "negative", "nextafter", "not_equal", "pinv", "prod", "rad2deg",
+    "reciprocal", "relu", "relu6", "remainder", "reshape_like", "round", "rsqrt", "selu", "sigmoid",
+    "sign", "signbit", "signdet", "silu", "sin", "sinc", "sinh", "soft_shrink", "soft_sign",
+    "softmax", "softplus", "sort", "sparse_plus", "sparse_sigmoid", "sqrt", "square", "squareplus",
+    "squeeze", "std", "stop_gradient", "subtract", "sum", "sum_to", "swapaxes", "tan", "tanh",
+    "tanh_shrink", "threshold", "trunc", "var", "where", "xlog1py", "xlogy",
 ]  # fmt: skip
 
 
@@ -117,6 +117,11 @@ def sign(x: Tensor) -> Tensor:
 def copysign(a: Tensor, b: Tensor) -> Tensor:
     """|a| with the sign of b."""
     return apply(ops.COPYSIGN, a, b)
+
+
+def nextafter(a: Tensor, b: Tensor) -> Tensor:
+    """The next number of a's dtype after a towards b; its slope in a is 1."""
+    return apply(ops.NEXTAFTER, a, b)
 
 
 def floor(x: Tensor) -> Tensor:
@@ -332,6 +337,16 @@ def lgamma(x: Tensor) -> Tensor:
 def digamma(x: Tensor) -> Tensor:
     """The derivative of lgamma; NaN at its poles but zero."""
     return apply(ops.DIGAMMA, x)
+
+
+def i0e(x: Tensor) -> Tensor:
+    """exp(-|x|) I0(x), the Bessel function scaled."""
+    return apply(ops.I0E, x)
+
+
+def i1e(x: Tensor) -> Tensor:
+    """exp(-|x|) I1(x), the Bessel function scaled."""
+    return apply(ops.I1E, x)
 
 
 def sinc(x: Tensor) -> Tensor:

@@ -69,6 +69,21 @@ def inverse_mills(x: Wide) -> Wide:
     return np.where(x < -1e10, -x, near)
 
 
+def i0e_slope(x: Wide) -> Wide:
+    return special.i1e(x) - np.sign(x) * special.i0e(x)
+
+
+def i1e_slope(x: Wide) -> Wide:
+    """exp(-|x|) I1'(x) = exp(-|x|) (I0(x) + I2(x)) / 2, less the slope of the scale."""
+    slope = (special.i0e(x) + special.ive(2, x)) / 2 - np.sign(x) * special.i1e(x)
+    return np.where(np.abs(x) > 1e8, 0.0, slope)
+
+
+def bessel_peak(x: Wide, y: Wide) -> Wide:
+    """The terms of both slopes cancel where x is large."""
+    return 3 * special.i0e(x.astype(np.float64))
+
+
 def trigamma(x: Wide) -> Wide:
     right = special.zeta(2, np.where(x >= 0, x, 1 - x))
     angle = np.pi * (x - np.rint(x))
@@ -141,6 +156,7 @@ UNARY: dict[str, Callable[[Wide], Wide]] = {
     "erfinv": double(lambda x: np.sqrt(np.pi) / 2 * np.exp(special.erfinv(x) ** 2)),
     "ndtr": normal_density,
     "ndtri": double(lambda x: np.sqrt(2 * np.pi) * np.exp(special.ndtri(x) ** 2 / 2)),
+    "i0e": double(i0e_slope), "i1e": double(i1e_slope),
     "log_ndtr": double(inverse_mills), "lgamma": double(digamma), "digamma": double(trigamma),
     "polygamma": double(tetragamma), "nan_to_num": lambda x: where_true(np.isfinite(x)),
     "stop_gradient": constant(0.0), "sigmoid": lambda x: logistic(x) * logistic(-x),
@@ -173,6 +189,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 # value on the way.
 PEAKS: dict[str, Callable[[Wide, Wide], Wide]] = {
     "exp2": lambda x, y: np.exp2(x),
+    "i0e": bessel_peak, "i1e": bessel_peak,
     "sinc": lambda x, y: np.full_like(x, np.pi),  # the angle's error, over x
     "tanh": lambda x, y: np.ones_like(x),  # 1 - tanh^2
     "sigmoid": lambda x, y: np.ones_like(x),  # 1 - s
@@ -202,6 +219,7 @@ BINARY: dict[str, Callable[[Wide, Wide], Pair]] = {
     "floor_divide": lambda a, b: (np.zeros_like(a), np.zeros_like(a)),
     "copysign": lambda a,
     b: (np.where(np.signbit(a) == np.signbit(b), 1.0, -1.0), np.zeros_like(a)),
+    "nextafter": lambda a, b: (np.ones_like(a), np.zeros_like(b)),
     "hypot": lambda a, b: (over(a, np.hypot(a, b)), over(b, np.hypot(a, b))),
     "atan2": lambda a,
     b: (over(over(b, np.hypot(a, b)), np.hypot(a, b)),

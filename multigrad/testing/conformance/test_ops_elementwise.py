@@ -79,6 +79,7 @@ UNARY: dict[str, Callable[[Wide], Wide]] = {
     "deg2rad": np.deg2rad, "rad2deg": np.rad2deg, "frac": lambda x: x - np.trunc(x),
     "erfc": scipy_function(special.erfc), "erfinv": scipy_function(special.erfinv),
     "ndtr": scipy_function(special.ndtr), "ndtri": scipy_function(special.ndtri),
+    "i0e": scipy_function(special.i0e), "i1e": scipy_function(special.i1e),
     "log_ndtr": scipy_function(special.log_ndtr), "lgamma": scipy_function(lgamma),
     "digamma": scipy_function(digamma), "log_sigmoid": log_sigmoid,
     "logit": lambda x: np.log(x) - np.log1p(-x),
@@ -118,6 +119,7 @@ SCALES: dict[str, Callable[[Wide, Wide], Wide]] = {
     "ndtr": lambda x, y: np.abs(y) * (1 + x * x),
     "log_ndtr": lambda x, y: np.abs(y) * (1 + x * x),
     "sinc": lambda x, y: np.ones_like(x),
+    "i1e": lambda x, y: 3 * np.abs(y),  # Cephes's series in float32
     "lgamma": lambda x, y: np.abs(y) + 8,
     "digamma": lambda x, y: np.abs(y) + 2.5,
     "logit": lambda x, y: np.abs(y) + 1,

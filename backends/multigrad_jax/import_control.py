@@ -1,0 +1,201 @@
+"""What each primitive of a jaxpr means that holds other jaxprs; see `import_jaxpr.py`.
+
+A branch by values computes all its ways and chooses among the results. A way that is not taken may
+give NaN or inf, which times zero is NaN: so its operands let no cotangent through there, as jax has
+it where it maps over a branch (jax/_src/lax/control_flow/conditionals.py). A loop is unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from multigrad.ir.types import is_float
+from multigrad.tracing import xp_all as xp
+
+from .import_elementwise import repeated
+from .import_primitives import Operand, Scope, Unknown
+
+# What records a jaxpr: (scope, jaxpr, constants, arguments).
+Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
+MOST_EQUATIONS = 5000  # of one unrolled loop: more take a compiler minutes
+
+
+def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]) -> list[Operand]:
+    """Record a jaxpr that has its constants with it.
+
+    Raises:
+        Unknown: it does more than it returns.
+    """
+    if closed.effects:
+        raise Unknown(f"an effect inside of a branch or a loop: {next(iter(closed.effects))}")
+    return run(scope, closed.jaxpr, closed.consts, arguments)
+
+
+# --- branches -------------------------------------------------------------------------------------
+def cond(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """One of several jaxprs, by a number; the last one where it is none of theirs."""
+    branches, (which, *arguments) = equation.params["branches"], operands
+    if which.known is not None:
+        at = int(which.known)
+        last = len(branches) - 1
+        return run_closed(run, scope, branches[at if 0 <= at < last else last], arguments)
+    numbers = range(len(branches) - 1)
+    taken = [xp.equal(which.value, i) for i in numbers]
+    others = taken[0]
+    for each in taken[1:]:
+        others = xp.logical_or(others, each)
+    guards = [*taken, xp.logical_not(others)]
+    ways = [
+        run_closed(run, scope, branch, [guarded(operand, guard) for operand in arguments])
+        for branch, guard in zip(branches, guards, strict=True)
+    ]
+    results = ways[-1]
+    for guard, way in zip(taken, ways, strict=False):
+        results = [chosen(guard, a, b) for a, b in zip(way, results, strict=True)]
+    return results
+
+
+def guarded(operand: Operand, taken: Any) -> Operand:
+    """Return an operand whose cotangent is zero where its way is not taken, whatever it was."""
+    node = operand.value.node
+    if operand.known is not None or node.type.kind != "tensor" or not is_float(node.type):
+        return operand
+    value = xp.where(taken, operand.value, xp.stop_gradient(operand.value))
+    return Operand(value, operand.shape)
+
+
+def chosen(taken: Any, a: Operand, b: Operand) -> Operand:
+    if a.value.node is b.value.node:
+        return a
+    return Operand(xp.where(taken, a.value, b.value), repeated([a.shape, b.shape]))
+
+
+# --- loops ----------------------------------------------------------------------------------------
+def count(jaxpr: Any) -> int:
+    """Return the number of equations of a jaxpr and of those in it."""
+    plain = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+    total = 0
+    for equation in plain.eqns:
+        inner = [each for given in equation.params.values() for each in _jaxprs(given)]
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        total += max(1, times * sum(map(count, inner)))
+    return total
+
+
+def _jaxprs(given: Any) -> list[Any]:
+    several = given if isinstance(given, tuple | list) else (given,)
+    return [each for each in several if isinstance(each, core.ClosedJaxpr | core.Jaxpr)]
+
+
+def check_size(turns: int, body: Any, what: str) -> None:
+    size = count(body)
+    if turns * size > MOST_EQUATIONS:
+        raise Unknown(
+            f"a {what} of {turns} turns with {size} operations each: at most {MOST_EQUATIONS} "
+            "operations are unrolled"
+        )
+
+
+def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """A loop over the first axis, unrolled."""
+    params = equation.params
+    length, body = params["length"], params["jaxpr"]
+    if not isinstance(length, int):
+        raise Unknown(f"a loop of {length} turns")
+    check_size(length, body, "loop")
+    first = params["num_consts"] + params["num_carry"]
+    constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
+    shapes = [tuple(variable.aval.shape) for variable in equation.invars[first:]]
+    rows = [
+        _rows(scope, operand, shape)
+        for operand, shape in zip(operands[first:], shapes, strict=True)
+    ]
+    stacked: list[list[Operand]] = []
+    for i in range(length)[:: -1 if params["reverse"] else 1]:
+        results = run_closed(run, scope, body, [*constants, *carry, *(row(i) for row in rows)])
+        carry = results[: params["num_carry"]]
+        stacked.append(results[params["num_carry"] :])
+    if params["reverse"]:
+        stacked.reverse()
+    outputs = equation.outvars[params["num_carry"] :]
+    columns = zip(*stacked, strict=True) if stacked else ([] for _ in outputs)
+    return [
+        *carry,
+        *(
+            _stack(scope, list(column), tuple(variable.aval.shape))
+            for column, variable in zip(columns, outputs, strict=True)
+        ),
+    ]
+
+
+def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
+    """Return what gives the operand of each turn."""
+
+    def row(i: int) -> Operand:
+        if operand.known is not None:
+            return scope.lift(operand.known[i])
+        if operand.shape and operand.shape[0] == 1 and shape[0] != 1:
+            return Operand(xp.getitem(operand.value, 0), operand.shape[1:])
+        return Operand(xp.getitem(scope.whole(operand, shape), i), shape[1:])
+
+    return row
+
+
+def _stack(scope: Scope, column: list[Operand], shape: tuple[Any, ...]) -> Operand:
+    if not column:
+        raise Unknown("a loop of no turns")
+    known = [operand.known for operand in column]
+    if all(each is not None for each in known):
+        return scope.lift(np.stack([np.broadcast_to(each, shape[1:]) for each in known]))
+    parts = [scope.whole_tensor(operand, shape[1:]) for operand in column]
+    return Operand(xp.stack(parts, 0), shape)
+
+
+def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """A loop that goes on by numbers that are known, unrolled."""
+    params = equation.params
+    test, body = params["cond_jaxpr"], params["body_jaxpr"]
+    ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    for_test, for_body, carry = (
+        operands[: ends[0]],
+        operands[ends[0] : ends[1]],
+        operands[ends[1] :],
+    )
+    turns = 0
+    while True:
+        (goes_on,) = run_closed(run, scope, test, [*for_test, *carry])
+        if goes_on.known is None:
+            raise Unknown("a loop that goes on by values, as in lax.while_loop")
+        if not goes_on.known:
+            return carry
+        turns += 1
+        check_size(turns, body, "loop")
+        carry = run_closed(run, scope, body, [*for_body, *carry])
+
+
+# --- what has its own derivative ------------------------------------------------------------------
+def custom_linear_solve(
+    run: Run, scope: Scope, equation: Any, operands: list[Operand]
+) -> list[Operand]:
+    """What solves a linear equation, whose derivative is that of its steps."""
+    lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
+    start = lengths.matvec + lengths.vecmat
+    constants = operands[start : start + lengths.solve]
+    right = operands[start + lengths.solve + lengths.transpose_solve :]
+    return run_closed(run, scope, jaxprs.solve, [*constants, *right])
+
+
+def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    """The way of all platforms, as a graph is for any; else the first one's."""
+    platforms = equation.params["platforms"]
+    return [scope.lift(np.int32(platforms.index(None) if None in platforms else 0))]
+
+
+CONTROL: dict[str, Callable[[Run, Scope, Any, list[Operand]], list[Operand]]] = {
+    "cond": cond, "custom_linear_solve": custom_linear_solve, "platform_index": platform_index,
+    "scan": scan, "while": while_,
+}  # fmt: skip

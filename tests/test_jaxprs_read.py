@@ -1,0 +1,125 @@
+"""Functions that jax can trace and no stand-in sees through: read by their jaxprs, with branches by
+values, loops of known lengths, and custom functions inside of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+jax = pytest.importorskip("jax")
+jnp, lax = jax.numpy, jax.lax
+pytestmark = pytest.mark.needs("jax")
+X = np.array([[0.5, -1.25, 2.0], [1.5, 0.25, -0.75]], np.float32)
+
+
+@jax.custom_vjp
+def tripled(x: Any) -> Any:
+    """round(x), whose slope is 3."""
+    return jnp.sign(x) * jnp.floor(jnp.abs(x) + 0.5)
+
+
+tripled.defvjp(lambda x: (tripled(x), None), lambda _, g: (3 * g,))
+
+
+def root_or_double(x: Any) -> Any:
+    return lax.cond(jnp.sum(x) > 100, lambda x: jnp.sqrt(x - 100), lambda x: 2 * x, x)
+
+
+def one_of_three(x: Any) -> Any:
+    return lax.switch(jnp.argmax(x[0]), [jnp.sin, jnp.log, lambda x: x * x], x)
+
+
+def mapped_branch(x: Any) -> Any:
+    return jax.vmap(lambda r: lax.cond(r[0] > 1, lambda r: jnp.log(r[0]), lambda r: r[1], r))(x)
+
+
+def recurrence(x: Any) -> Any:
+    return lax.scan(lambda c, r: (0.5 * c + r, c * r), x[0], x, reverse=True)
+
+
+def horner(x: Any) -> Any:
+    return lax.fori_loop(0, 2, lambda i, c: c * x[i] + i, x[0])
+
+
+def chosen_rows(x: Any) -> Any:
+    return jax.vmap(lambda r: lax.dynamic_slice(r, (jnp.argmax(r),), (2,)))(x)
+
+
+def put_and_added(x: Any) -> Any:
+    return jax.vmap(lambda r: r.at[jnp.argmin(r)].set(7.0).at[jnp.array([0, 0, 5])].add(r))(x)
+
+
+def filled_outside(x: Any) -> Any:
+    return jax.vmap(lambda r: r.at[jnp.array([0, 9])].get(mode="fill", fill_value=7.0))(x)
+
+
+def two_largest(x: Any) -> Any:
+    return jax.vmap(lambda r: lax.top_k(r, 2)[0])(x)
+
+
+def mapped_custom(x: Any) -> Any:
+    return jax.vmap(lambda r, s: tripled(r) * s, (0, None))(x, x[0])
+
+
+def custom_in_loop(x: Any) -> Any:
+    return lax.scan(lambda c, r: (tripled(c) + r, tripled(c * r)), x[0], x)[1]
+
+
+def custom_in_branch(x: Any) -> Any:
+    return lax.cond(jnp.sum(x) > 0, lambda x: tripled(x) * x, jnp.log, x)
+
+
+def slope_of_custom(x: Any) -> Any:
+    return jax.grad(lambda y: jnp.sum(tripled(y) * y))(x)
+
+
+FUNCTIONS = [
+    root_or_double, one_of_three, mapped_branch, recurrence, horner, chosen_rows, put_and_added,
+    filled_outside, two_largest, mapped_custom, custom_in_loop, custom_in_branch, slope_of_custom,
+]  # fmt: skip
+
+
+def run(function: Callable[..., Any]) -> tuple[list[Any], Any]:
+    """Return the outputs, and the gradient of their weighted sum."""
+    outputs, pull = jax.vjp(function, jnp.asarray(X))
+    leaves = jax.tree.leaves(outputs)
+    weights = [jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in leaves]
+    (gradient,) = pull(jax.tree.unflatten(jax.tree.structure(outputs), weights))
+    return leaves, gradient
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_what_a_jaxpr_says_is_computed_everywhere_with_its_gradient(
+    function: Callable[..., Any], backend: Any
+) -> None:
+    captured = xg.function(function, native=False)
+    outputs, gradient = run(function)
+    found, own = run(captured)
+    for one, other in zip([*found, own], [*outputs, gradient], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    elsewhere = jax.tree.leaves(captured(backend.array(X)))
+    for one, other in zip(elsewhere, outputs, strict=True):
+        np.testing.assert_allclose(backend.numpy(one), other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_branch_that_is_not_taken_gives_no_nan() -> None:
+    assert np.isfinite(run(xg.function(root_or_double, native=False))[1]).all()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.vmap(lambda r: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, r))(x),
+        lambda x: lax.scan(lambda c, _: (jnp.sin(c + x[0]), None), x[1], length=9000)[0],
+    ],
+    ids=["by values", "too long"],
+)
+def test_a_loop_that_is_not_unrolled_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(xg.TraceError):
+        xg.function(function, native=False)(X)
