@@ -36,7 +36,8 @@ WEAK = "a draw takes the dtype of the rule's input, as any constant does"
 UNREAD: dict[str, str] = {
     "device": PLACES, "memory_format": PLACES, "non_blocking": PLACES, "order": PLACES,
     "ignored": PLACES, "options": PLACES, "like": PLACES,
-    "name": LABELS, "_stacklevel": LABELS, "validate_indices": LABELS,
+    "name": LABELS, "message": LABELS, "assert_msg": LABELS, "_stacklevel": LABELS,
+    "validate_indices": LABELS,
     "accuracy": EXACT, "algorithm": EXACT, "precision": EXACT, "optimize": EXACT,
     "series_order": EXACT, "a_is_sparse": EXACT, "b_is_sparse": EXACT, "unroll": EXACT,
     "promote_integers": EXACT, "out_type": EXACT, "shift": EXACT, "sparse": EXACT, "ragged": EXACT,

@@ -26,6 +26,7 @@ from . import (
     asked,
     attributes,
     capture_arrays,
+    capture_asserted,
     capture_elementwise,
     capture_layers,
     capture_losses,
@@ -225,7 +226,7 @@ METHODS = {
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
-    **capture_losses.ALIASES, **creation.creators(("torch",)),
+    **capture_losses.ALIASES, **capture_asserted.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
@@ -249,7 +250,7 @@ ALIASES: dict[Any, Any] = {
 }  # fmt: skip
 
 OWN_METHODS = {
-    **asked.METHODS,
+    **asked.METHODS, **capture_asserted.METHODS,
     "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
     **capture_parts.METHODS, **capture_layers.METHODS,
 }  # fmt: skip

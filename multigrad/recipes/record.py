@@ -36,6 +36,7 @@ from ..passes.facts import needed_shapes
 from ..passes.simplify import simplify
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..tracing import xp_all as xp
+from ..tracing.assertions import ENTRANCES
 from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
@@ -180,7 +181,7 @@ class _Recording:
         ).without_calls()
         if self.is_imported and recorded.second_order and not graphs.second_order:
             trace.lacks = trace.lacks or "the derivative of its backward"
-        assumed = tuple(each for each in trace.assumed if is_told(each[0], layout))
+        assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(self.facts)
         return Variant(graphs, layout, outputs, fixed, facts, lacks=trace.lacks, assumed=assumed)
 
@@ -211,6 +212,8 @@ class _Recording:
             if not self.is_imported and is_users_own(self.trace, error):
                 raise
             raise explain(self.trace, self.layout, error) from error
+
+    ENTRANCES.add(attempt.__code__)
 
     def check_output(self, output: Any) -> Any:
         """Return an output that is no symbolic value: a number, a word, None."""

@@ -14,7 +14,7 @@ from .. import ops
 from ..ir.graph import Node, walk
 from ..ir.types import is_float
 from ..passes.facts import needed_shapes, shape_fact
-from .assertions import expected_by_assert
+from .assertions import Assumption, find_assertion, is_caught
 from .coercion import NeedsConcrete
 
 STANDARD = sysconfig.get_path("stdlib")
@@ -104,6 +104,21 @@ def is_dense(value: Any) -> bool:
     return value.trace.is_dense
 
 
+def assume(value: Any) -> None:
+    """Assume that a tensor of one element is true, as a function says that asserts it."""
+    if is_caught(sys._getframe(1)):
+        raise value.trace.error("catches what is raised where a tensor is not true")
+    note_assertion(value, True, AssertionError)
+
+
+def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
+    """Note what code asserts of a value; of a backward's, nothing is checked, as it may never run."""
+    trace = value.trace
+    trace.lacks = "what it asserts of values"
+    if not trace.in_backward:
+        trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
+
+
 class Answers:
     """The protocols of a symbolic value, except for arithmetic."""
 
@@ -113,13 +128,10 @@ class Answers:
 
     def __bool__(self) -> bool:
         if self.node.type.kind == "tensor" and self.trace.kind != "rule":
-            frame = sys._getframe(1)
-            if any(frame.f_code is own for own in self.trace.codes):
-                expected = expected_by_assert(frame)
-                if expected is not None:
-                    self.trace.lacks = "what it asserts of values"
-                    self.trace.assumed.append((self.node, expected, self.trace.location()))
-                    return expected
+            found = find_assertion(sys._getframe(1))
+            if found is not None:
+                note_assertion(self, *found)
+                return found[0]
         return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
 
     def __float__(self) -> float:

@@ -1,0 +1,46 @@
+"""Functions by which torch's code, its own distributions too, asserts something of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from multigrad.tracing import xp_all as xp
+from multigrad.tracing.answers import assume
+from multigrad.tracing.trace import Value
+
+Tensor = Any
+
+
+def _is_all_true(x: Tensor) -> Tensor:
+    return xp.all(x)
+
+
+def _is_any_true(x: Tensor) -> Tensor:
+    return xp.any(x)
+
+
+def _assert(condition: Any, message: Any = "") -> None:
+    """Assert a tensor of one element."""
+    if isinstance(condition, Value):
+        assume(condition)
+
+
+def _assert_async(x: Tensor, assert_msg: str = "") -> None:
+    assume(x)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "_is_all_true": _is_all_true,
+    "_is_any_true": _is_any_true,
+}
+ALIASES: dict[Any, Callable[..., Any]] = {
+    torch._assert: _assert,
+    torch._assert_async: _assert_async,
+    torch._is_all_true: _is_all_true,
+    torch._is_any_true: _is_any_true,
+    torch.Tensor._is_all_true: _is_all_true,
+    torch.Tensor._is_any_true: _is_any_true,
+}
