@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.capture import arrays, methods
+from multigrad.capture.outside import CHANGES, refusing
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.tracing.axes import known_shape
-from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name
+from multigrad.tracing.trace import NeedsConcrete, Trace, Value, cast, copy_of, dtype_name
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -223,6 +224,29 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
             own[i - new] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
         ]
     return arrays.expand(x, *lengths)
+
+
+# Which ask whether a tensor is one of vmap's or of grad's.
+TRANSFORMED = [
+    getattr(torch._C._functorch, name)
+    for name in ("is_batchedtensor", "is_gradtrackingtensor", "is_legacy_batchedtensor")
+    if hasattr(torch._C._functorch, name)
+]
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """No symbol is one of torch.func's tensors."""
+    return False
+
+
+def is_grad_enabled(trace: Trace) -> bool:
+    """Answer as torch does while a class runs; its backward records in a second derivative alone,
+    so that it is captured for the first.
+    """
+    if trace.kind != "imported function":
+        refusing(torch.is_grad_enabled, CHANGES, trace, "torch.is_grad_enabled")()
+    trace.is_once |= trace.in_backward
+    return torch.is_grad_enabled()
 
 
 METHODS: dict[str, Callable[..., Any]] = {

@@ -293,7 +293,7 @@ def generators() -> list[Generator]:
 
 # What torch is set to, and what sets it: outside of a graph.
 READ = """
-    is_grad_enabled is_inference_mode_enabled is_autocast_enabled get_default_dtype
+    is_inference_mode_enabled is_autocast_enabled get_default_dtype
     get_default_device get_rng_state initial_seed are_deterministic_algorithms_enabled
 """
 # torch.manual_seed and torch.random's are two functions, once torch compiles.
@@ -319,7 +319,11 @@ register_dialect(
         attributes=asked.ATTRIBUTES,
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
-        hidden={torch.is_tensor: is_tensor},
+        hidden={
+            torch.is_tensor: is_tensor,
+            torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
+            **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
+        },
         at_once=eagerly,
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,

@@ -266,6 +266,7 @@ class Function(Entries):
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
         trace.lacks = trace.lacks or variant.lacks
+        trace.is_once |= not graphs.second_order
         given = {
             leaf.name: trace.value(lift_leaf(trace, leaf, value))
             for leaf, value in zip(layout.leaves, leaves, strict=True)

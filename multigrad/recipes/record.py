@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from .. import ops
 from ..active.reads import reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf
@@ -33,7 +34,7 @@ from ..ir.graph import Graph, Node
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
-from ..passes.simplify import simplify
+from ..passes.simplify import simplify, substitute
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..tracing import xp_all as xp
 from ..tracing.assertions import ENTRANCES
@@ -165,6 +166,8 @@ class _Recording:
         forward = Graph(trace.name, (*own, *key), forward_nodes, trace.locations)
         heads = self.heads(cotangents)
         backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
+        if trace.is_once or not recorded.second_order:
+            backward = without_stops(backward)
         self.graphs = forward, backward
         first_order = recorded.first_order
         graphs = FunctionGraph(
@@ -177,7 +180,7 @@ class _Recording:
             wrt=wrt,
             keeps_output=recorded.keeps_output,
             undifferentiable=undifferentiable,
-            second_order=recorded.second_order and not trace.lost_gradient,
+            second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
         if self.is_imported and recorded.second_order and not graphs.second_order:
             trace.lacks = trace.lacks or "the derivative of its backward"
@@ -331,6 +334,15 @@ class _Recording:
             for target, gradient in zip(targets, found, strict=True)
         ]
         return tuple(nodes), tuple(floats)
+
+
+def without_stops(graph: Graph) -> Graph:
+    """Return a backward that nobody may differentiate such that a derivative, which is refused,
+    meets what it is of.
+    """
+    while held := [node for node in graph.nodes if node.op is ops.STOP_GRADIENT]:
+        graph = substitute(graph, {node: node.operands[0] for node in held})
+    return graph
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def assume(value: Any) -> None:
 
 
 def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
-    """Note what code asserts of a value; of a backward's, nothing is checked, as it may never run."""
+    """Note what code asserts of a value; what a backward asserts is not checked: it may never run."""
     trace = value.trace
     trace.lacks = "what it asserts of values"
     if not trace.in_backward:

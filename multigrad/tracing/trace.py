@@ -83,6 +83,7 @@ class Trace:
         self.asks_for_memory = False  # it was asked
         self.assumed: list[Assumption] = []  # what the code asserts of values
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
+        self.is_once = False  # what was captured of its backward is no derivative's to be taken
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
         self.defined: Location | None = None  # where the user's function begins
