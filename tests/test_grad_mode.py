@@ -67,3 +67,33 @@ def test_a_plain_function_is_not_told() -> None:
 
     with pytest.raises(xg.TraceError, match=r"torch.is_grad_enabled, which gives another value"):
         xg.function(asks, native=False)(X)
+
+
+def test_what_is_cut_off_may_ask_for_a_gradient_of_its_own(backend: Any) -> None:
+    def watched(ctx: Any, x: Any) -> Any:
+        y = x.detach().requires_grad_()
+        return y * 3 if y.requires_grad and not (y * 3).requires_grad else y
+
+    function, _ = make(watched)
+    y, (gradient,) = pulled(backend, function, X)
+    np.testing.assert_allclose(y, 3 * X, rtol=1e-6)
+    np.testing.assert_array_equal(gradient, 2 * np.ones_like(X))
+
+    def leaf(x: Any) -> Any:
+        return x.detach().requires_grad_() * 3 + (2 * x).requires_grad_()
+
+    _, (gradient,) = pulled(backend, xg.function(leaf, dialect="torch"), X)
+    np.testing.assert_array_equal(gradient, 2 * np.ones_like(X))
+
+
+def test_what_would_change_an_argument_or_is_autograd_s_is_refused() -> None:
+    def watches(x: Any) -> Any:
+        return x.requires_grad_() * 3
+
+    def asks(x: Any) -> Any:
+        y = 2 * x
+        return y if y.requires_grad else 5 * y
+
+    for function, said in ((watches, "of its argument"), (asks, "which is autograd's")):
+        with pytest.raises(xg.TraceError, match=said):
+            xg.function(function, dialect="torch", native=False)(X)

@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from .. import ops
 from ..active.reads import reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf
@@ -34,7 +33,7 @@ from ..ir.graph import Graph, Node
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
-from ..passes.simplify import simplify, substitute
+from ..passes.simplify import simplify, without_stops
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..tracing import xp_all as xp
 from ..tracing.assertions import ENTRANCES
@@ -235,7 +234,8 @@ class _Recording:
 
     def check_notes(self, outputs: list[Any]) -> None:
         """Refuse what is noted on a tensor that the caller gets."""
-        for name in (name for each in outputs if isinstance(each, V) for name in each.notes or ()):
+        noted = {name for each in outputs if isinstance(each, V) for name in each.notes or ()}
+        for name in noted - {"requires_grad"}:  # which every framework decides by itself
             raise NotCaptured(
                 self.trace.error(f"returns a tensor with an attribute {name!r}, which no graph has")
             )
@@ -334,15 +334,6 @@ class _Recording:
             for target, gradient in zip(targets, found, strict=True)
         ]
         return tuple(nodes), tuple(floats)
-
-
-def without_stops(graph: Graph) -> Graph:
-    """Return a backward that nobody may differentiate such that a derivative, which is refused,
-    meets what it is of.
-    """
-    while held := [node for node in graph.nodes if node.op is ops.STOP_GRADIENT]:
-        graph = substitute(graph, {node: node.operands[0] for node in held})
-    return graph
 
 
 @contextmanager

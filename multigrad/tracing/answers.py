@@ -59,11 +59,14 @@ def gradient_of(value: Any) -> bool:
     no means.
     """
     trace, node = value.trace, value.node
-    if trace.kind == "rule" or (trace.in_backward and node.op is not ops.INPUT):
+    if not is_float(node.type):
+        return False
+    is_recorded = trace.in_backward or trace.kind == "function"  # a class's forward is not
+    if trace.kind == "rule" or (is_recorded and node.op is not ops.INPUT):
         raise trace.error(
             "asks whether a tensor that it computed requires a gradient, which is autograd's"
         )
-    if node.op is not ops.INPUT or not is_float(node.type):
+    if node.op is not ops.INPUT:
         return False
     name = node.attr("name")
     if trace.in_backward and name.startswith("grad_out"):
@@ -112,7 +115,7 @@ def assume(value: Any) -> None:
 
 
 def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
-    """Note what code asserts of a value; what a backward asserts is not checked: it may never run."""
+    """Note what code asserts of a value; what a backward does is not checked: it may never run."""
     trace = value.trace
     trace.lacks = "what it asserts of values"
     if not trace.in_backward:
