@@ -184,14 +184,41 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
 
 def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     """A tensor of a size, whose values nobody has set, or of these numbers."""
-    (first, *rest) = args or ((),)
+    if not args:
+        return methods.new_full(x, [0], 0.0)
+    (first, *rest) = args
+    if _is_tensor(first) and not rest:  # another tensor in the same memory
+        same = copy_of(first)
+        methods.mark_view(same, first, True)
+        return same
     if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
         return methods.new_full(x, first, 0.0)
     if isinstance(first, int | Value) and not _is_tensor(first):
         return methods.new_full(x, [first, *rest], 0.0)
-    if rest or _is_tensor(first) or not args:
+    if rest or _is_tensor(first):
         raise TypeError("new with other values than a size or numbers")
     return methods.new_tensor(x, first)
+
+
+def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """Give a tensor without elements room for some, whose values nobody has set."""
+    made = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
+    return _given_room(x, made)
+
+
+def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
+    """The same, as much as another has."""
+    return _given_room(x, xp.zeros_like(the_template, x.dtype))
+
+
+def _given_room(x: Tensor, made: Tensor) -> Tensor:
+    shape = lengths_of(x)
+    if shape == lengths_of(made):
+        return x
+    if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
+        raise TypeError("it resizes a tensor that has elements")
+    x._replace(made.node)
+    return x
 
 
 def _is_tensor(value: Any) -> bool:
@@ -266,7 +293,8 @@ def is_grad_enabled(trace: Trace) -> bool:
 METHODS: dict[str, Callable[..., Any]] = {
     "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
     "get_device": get_device, "is_contiguous": is_contiguous, "ndimension": methods.dim,
-    "nelement": methods.numel, "new": new, "requires_grad_": requires_grad_, "squeeze": squeeze,
+    "nelement": methods.numel, "new": new, "requires_grad_": requires_grad_,
+    "resize_": resize_, "resize_as_": resize_as_, "squeeze": squeeze,
     "to": to, "type": type_,
 }  # fmt: skip
 ALIASES: dict[Any, Callable[..., Any]] = {torch.squeeze: squeeze}

@@ -147,8 +147,7 @@ class Answers:
         return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
 
     def __index__(self) -> int:
-        rounded = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC)
-        if self.node.type.dtype == "float" and self.node.op not in (*rounded, ops.CONST):
+        if self.node.type.dtype == "float" and not is_whole(self.node):
             raise TypeError("a float cannot be used as an index")
         return int(self._concrete("uses a tensor as an index", "Use xp functions"))
 
@@ -222,6 +221,19 @@ class Answers:
         where = self.trace.location()
         line = f": {where.text!r}" if where and where.text else ""
         raise self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
+
+
+ROUNDINGS = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.FLOOR_DIVIDE)
+ON_INTEGERS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.ABS)
+
+
+def is_whole(node: Node) -> bool:
+    """Return whether a number is an integer in Python, or may be one that has been computed."""
+    if node.op is ops.CONST:
+        return float(node.attr("value")).is_integer()
+    if node.op in ON_INTEGERS:
+        return all(map(is_whole, node.operands))
+    return node.op in ROUNDINGS or node.type.dtype == "int"
 
 
 def _fact(node: Node) -> str | None:
