@@ -339,6 +339,7 @@ register_dialect(
             bytes_are_masks=True,
             nested_lists=False,
             plus_copies=False,
+            none_is_other=True,
         ),
     ),
 )

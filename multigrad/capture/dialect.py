@@ -36,6 +36,7 @@ class Habits:
         bytes_are_masks: an index of uint8 is a mask; else integers.
         nested_lists: a list of lists is one index.
         plus_copies: `+x` is a copy; else x itself.
+        none_is_other: `x == None` is False; else each element is compared.
     """
 
     exchanges_two: bool = False
@@ -45,6 +46,7 @@ class Habits:
     bytes_are_masks: bool = False
     nested_lists: bool = True
     plus_copies: bool = True
+    none_is_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
