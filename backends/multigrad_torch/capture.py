@@ -31,6 +31,7 @@ from . import (
     capture_layers,
     capture_losses,
     capture_parts,
+    custom_ops,
     importer,
     ops,
 )
@@ -320,12 +321,14 @@ register_dialect(
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
+            **capture_asserted.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
         },
         at_once=eagerly,
         keeps=importer.is_custom_gradient,
+        finds=custom_ops.find_custom_op,
         interceptions=importer.INTERCEPTIONS,
         one_class=True,
         refusals=attributes.REFUSALS,

@@ -32,6 +32,13 @@ def _assert_async(x: Tensor, assert_msg: str = "") -> None:
     assume(x)
 
 
+def _check(cond: Any, message: Any = None) -> None:
+    """Check what is known of lengths, which become facts."""
+    is_number = isinstance(cond, Value) and cond.node.type.kind == "scalar"
+    torch._check(bool(cond) if is_number else cond, message)
+
+
+HIDDEN: dict[Any, Callable[..., Any]] = {torch._check: _check}
 METHODS: dict[str, Callable[..., Any]] = {
     "_is_all_true": _is_all_true,
     "_is_any_true": _is_any_true,

@@ -67,6 +67,7 @@ class Dialect:
         mutable: whether `x += 1` reaches whoever else holds x.
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
+        finds: optional; what records a callable that is not among the aliases, None for none.
         trees: its functions of nested structures, called as they are: a symbol is a leaf.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
         at_once: a context in which the library computes at once, though a compiler may be reading
@@ -134,6 +135,7 @@ class Dialect:
     variables: tuple[type, ...] = ()
     bookkeeping: frozenset[str] = frozenset()
     trees: frozenset[Any] = frozenset()
+    finds: Callable[[Any], Handler | None] | None = None
 
 
 GROUP = "multigrad.dialects"
@@ -267,7 +269,8 @@ def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
             library = getattr(library, part, library)
         plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
         handler = aliases.get(plain)
-    return handler
+    finds = _dialects[dialect].finds
+    return finds(function) if handler is None and finds is not None else handler
 
 
 def _updates(name: str) -> bool:

@@ -14,12 +14,12 @@ class Comparing(Value):
     __slots__ = ()
     __hash__ = Value.__hash__
 
-    def __eq__(self, other: Any) -> Any:
+    def __eq__(self, other: object) -> Any:
         if other is None and habits_of(self.trace).none_is_other:
             return False
         return Value.__eq__(self, other)
 
-    def __ne__(self, other: Any) -> Any:
+    def __ne__(self, other: object) -> Any:
         if other is None and habits_of(self.trace).none_is_other:
             return True
         return Value.__ne__(self, other)

@@ -89,6 +89,9 @@ def refuse_other_layouts(value: Any) -> None:
     """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
+    if trace.kind == "imported function" and trace.in_backward:  # torch alone has sparse gradients
+        trace.lacks = trace.lacks or "what it does with a sparse gradient"
+        names = [name for name in names if not name.startswith("grad_out")]
     if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
         raise trace.error("asks for the layout of a tensor, which is known when it runs only")
     facts = [f"strided:{name}" for name in names if name != "key"]
