@@ -227,7 +227,7 @@ METHODS = {
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
-    **capture_losses.ALIASES, **capture_asserted.ALIASES, **creation.creators(("torch",)),
+    **capture_losses.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
@@ -265,6 +265,11 @@ def as_torch_dtype(name: str) -> torch.dtype:
 def eagerly() -> AbstractContextManager[Any]:
     """Let functions that torch.compile has made run as they are written: it cannot read symbols."""
     return torch.compiler.set_stance("force_eager")
+
+
+def find_other(function: Any) -> Callable[..., Any] | None:
+    """Return what records a function of torch's own code, or an operator of a package."""
+    return capture_asserted.PRIVATE.get(function) or custom_ops.find_custom_op(function)
 
 
 class Generator:
@@ -328,7 +333,7 @@ register_dialect(
         },
         at_once=eagerly,
         keeps=importer.is_custom_gradient,
-        finds=custom_ops.find_custom_op,
+        finds=find_other,
         interceptions=importer.INTERCEPTIONS,
         one_class=True,
         refusals=attributes.REFUSALS,

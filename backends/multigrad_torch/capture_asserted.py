@@ -43,7 +43,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "_is_all_true": _is_all_true,
     "_is_any_true": _is_any_true,
 }
-ALIASES: dict[Any, Callable[..., Any]] = {
+# Not among the functions that people know, which docs show.
+PRIVATE: dict[Any, Callable[..., Any]] = {
     torch._assert: _assert,
     torch._assert_async: _assert_async,
     torch._is_all_true: _is_all_true,
