@@ -13,13 +13,15 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad import ops
 from multigrad.capture import arrays, methods
+from multigrad.capture.outside import CHANGES, refusing
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.tracing.axes import known_shape
-from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name
+from multigrad.tracing.trace import NeedsConcrete, Trace, Value, cast, copy_of, dtype_name
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -167,16 +169,56 @@ def legacy_root(x: Tensor) -> str:
     return "torch." if place == "cpu" else f"torch.{place}."
 
 
+def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
+    """Let autograd watch a tensor that the code has made, which changes no value."""
+    if x.trace.kind == "rule":
+        raise x.trace.error("calls .requires_grad_(): a rule's tensors carry no gradient")
+    if x.node.op is ops.INPUT:
+        advice = x.trace.words.advise("call .detach() on it first")
+        raise x.trace.error(f"calls .requires_grad_() of its argument{advice}")
+    if not requires_grad:
+        raise TypeError("requires_grad_(False)")
+    x.notes = {**(x.notes or {}), "requires_grad": True}
+    return x
+
+
 def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     """A tensor of a size, whose values nobody has set, or of these numbers."""
-    (first, *rest) = args or ((),)
+    if not args:
+        return methods.new_full(x, [0], 0.0)
+    (first, *rest) = args
+    if _is_tensor(first) and not rest:  # another tensor in the same memory
+        same = copy_of(first)
+        methods.mark_view(same, first, True)
+        return same
     if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
         return methods.new_full(x, first, 0.0)
     if isinstance(first, int | Value) and not _is_tensor(first):
         return methods.new_full(x, [first, *rest], 0.0)
-    if rest or _is_tensor(first) or not args:
+    if rest or _is_tensor(first):
         raise TypeError("new with other values than a size or numbers")
     return methods.new_tensor(x, first)
+
+
+def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """Give a tensor without elements room for some, whose values nobody has set."""
+    made = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
+    return _given_room(x, made)
+
+
+def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
+    """The same, as much as another has."""
+    return _given_room(x, xp.zeros_like(the_template, x.dtype))
+
+
+def _given_room(x: Tensor, made: Tensor) -> Tensor:
+    shape = lengths_of(x)
+    if shape == lengths_of(made):
+        return x
+    if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
+        raise TypeError("it resizes a tensor that has elements")
+    x._replace(made.node)
+    return x
 
 
 def _is_tensor(value: Any) -> bool:
@@ -225,9 +267,34 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
     return arrays.expand(x, *lengths)
 
 
+# Which ask whether a tensor is one of vmap's or of grad's.
+TRANSFORMED = [
+    getattr(torch._C._functorch, name)
+    for name in ("is_batchedtensor", "is_gradtrackingtensor", "is_legacy_batchedtensor")
+    if hasattr(torch._C._functorch, name)
+]
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """No symbol is one of torch.func's tensors."""
+    return False
+
+
+def is_grad_enabled(trace: Trace) -> bool:
+    """Answer as torch does while a class runs; its backward records in a second derivative alone,
+    so that it is captured for the first.
+    """
+    if trace.kind != "imported function":
+        refusing(torch.is_grad_enabled, CHANGES, trace, "torch.is_grad_enabled")()
+    trace.is_once |= trace.in_backward
+    return torch.is_grad_enabled()
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
     "get_device": get_device, "is_contiguous": is_contiguous, "ndimension": methods.dim,
-    "nelement": methods.numel, "new": new, "squeeze": squeeze, "to": to, "type": type_,
+    "nelement": methods.numel, "new": new, "requires_grad_": requires_grad_,
+    "resize_": resize_, "resize_as_": resize_as_, "squeeze": squeeze,
+    "to": to, "type": type_,
 }  # fmt: skip
 ALIASES: dict[Any, Callable[..., Any]] = {torch.squeeze: squeeze}

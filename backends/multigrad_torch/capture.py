@@ -26,11 +26,13 @@ from . import (
     asked,
     attributes,
     capture_arrays,
+    capture_asserted,
     capture_elementwise,
     capture_layers,
     capture_linalg,
     capture_losses,
     capture_parts,
+    custom_ops,
     importer,
     ops,
 )
@@ -247,7 +249,7 @@ ALIASES: dict[Any, Any] = {
 }  # fmt: skip
 
 OWN_METHODS = {
-    **asked.METHODS,
+    **asked.METHODS, **capture_asserted.METHODS,
     "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
     **capture_parts.METHODS, **capture_linalg.SHARED, **capture_layers.METHODS,
 }  # fmt: skip
@@ -261,6 +263,11 @@ def as_torch_dtype(name: str) -> torch.dtype:
 def eagerly() -> AbstractContextManager[Any]:
     """Let functions that torch.compile has made run as they are written: it cannot read symbols."""
     return torch.compiler.set_stance("force_eager")
+
+
+def find_other(function: Any) -> Callable[..., Any] | None:
+    """Return what records a function of torch's own code, or an operator of a package."""
+    return capture_asserted.PRIVATE.get(function) or custom_ops.find_custom_op(function)
 
 
 class Generator:
@@ -290,7 +297,7 @@ def generators() -> list[Generator]:
 
 # What torch is set to, and what sets it: outside of a graph.
 READ = """
-    is_grad_enabled is_inference_mode_enabled is_autocast_enabled get_default_dtype
+    is_inference_mode_enabled is_autocast_enabled get_default_dtype
     get_default_device get_rng_state initial_seed are_deterministic_algorithms_enabled
 """
 # torch.manual_seed and torch.random's are two functions, once torch compiles.
@@ -316,9 +323,15 @@ register_dialect(
         attributes=asked.ATTRIBUTES,
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
-        hidden={torch.is_tensor: is_tensor},
+        hidden={
+            **capture_asserted.HIDDEN,
+            torch.is_tensor: is_tensor,
+            torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
+            **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
+        },
         at_once=eagerly,
         keeps=importer.is_custom_gradient,
+        finds=find_other,
         interceptions=importer.INTERCEPTIONS,
         one_class=True,
         refusals=attributes.REFUSALS,
@@ -332,6 +345,7 @@ register_dialect(
             bytes_are_masks=True,
             nested_lists=False,
             plus_copies=False,
+            none_is_other=True,
         ),
     ),
 )

@@ -175,13 +175,15 @@ class ClassRecipe(CodeRecipe):
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any) -> Any:
-            return run_written_in("torch", function, trace, *given)
+            with torch.no_grad():  # as torch runs it
+                return run_written_in("torch", function, trace, *given)
 
         return self._record(run, trace, args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any) -> Any:
-            return function(*given)
+            with torch.no_grad():
+                return function(*given)
 
         return self._record(run, None, args, kwargs)
 

@@ -14,14 +14,13 @@ import numpy as np
 
 from .. import ops
 from ..backend.contract import Backend
-from ..ir.graph import Location, Node, walk
+from ..ir.graph import Node, walk
 from ..ir.types import FLOATS, T
 from ..ops.numerics import as_numpy_dtype
 from .arguments import Layout
 from .recipe import Variant
 
 MOST_ELEMENTS = 4096
-Assumption = tuple[Node, bool, Location | None]
 
 
 def is_told(node: Node, layout: Layout) -> bool:
@@ -36,7 +35,7 @@ def check_assumptions(
     """Check what the code asserts of the values of a call, as far as that is cheap.
 
     Raises:
-        AssertionError: it does not hold.
+        AssertionError, or what the code raises there: it does not hold.
     """
     layout = variant.layout
     given = {
@@ -44,12 +43,12 @@ def check_assumptions(
         for leaf, value in zip(layout.leaves, leaves, strict=True)
         if leaf.kind != "static"
     }
-    for node, expected, where in variant.assumed:
+    for node, expected, where, kind in variant.assumed:
         arrays = read_inputs(node, given, backend)
         if arrays is not None and bool(evaluate(node, arrays, layout.dtype)) is not expected:
             at = f" ({where})" if where else ""
             line = f": {where.text!r}" if where and where.text else ""
-            raise AssertionError(f"{subject}{at} asserts what does not hold{line}")
+            raise kind(f"{subject}{at} asserts what does not hold{line}")
 
 
 def read_inputs(node: Node, given: Mapping[str, Any], backend: Backend) -> dict[str, Any] | None:

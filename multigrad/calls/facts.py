@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .. import ops
 from ..active.reads import is_read, look_up
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
@@ -143,6 +144,8 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return True
     if what == "device_type":
         return place_of(trace)
+    if what == "gradient" and not _may_ask(value):
+        return False
     if what in ("gradient", "strided"):  # the function around it drops what nobody asks for
         return True
     if what == "dtype":
@@ -158,6 +161,11 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
     if shape is None:
         raise NeedsConcrete(*needed_shapes(value.node))
     return tuple(shape)
+
+
+def _may_ask(value: Any) -> bool:
+    """Return whether a tensor may get a gradient: no constant, and not what was cut off."""
+    return isinstance(value, Value) and value.node.op is not ops.STOP_GRADIENT
 
 
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from ..backend.contract import Backend
 from ..errors import DisprovedError, TraceError
-from ..ir.graph import Location, Node
 from ..lowering.function_graph import FunctionGraph
+from ..tracing.assertions import Assumption
 from .arguments import Layout, read_layout
 
 # The cotangents, structured like the outputs -> what the user's code returns.
@@ -54,7 +54,7 @@ class Variant:
             not be done, or the error that says that they are not the same; None: it was not tried
             yet.
         lacks: what the original does besides, in words; on its own framework that runs itself.
-        assumed: what it asserts of values: the nodes, what they must be, and the lines.
+        assumed: what it asserts of values.
         lowered: what it was lowered to, by backend.
     """
 
@@ -65,7 +65,7 @@ class Variant:
     facts: Mapping[str, Any] = field(default_factory=dict)
     proof: str | DisprovedError | None = None
     lacks: str = ""
-    assumed: tuple[tuple[Node, bool, Location | None], ...] = ()
+    assumed: tuple[Assumption, ...] = ()
     lowered: dict[str, Any] = field(default_factory=dict)
 
 

@@ -159,7 +159,7 @@ FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
     ("if x, while x, x and y, not x", "fact", "refused", VALUES),
     ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
     ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
-    ("assert x > 0 in a function", "fact", "modelled", "assumed; its own framework runs it"),
+    ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),
     ("x.name = ..., which x does not have", "refused", "modelled", "not of what a caller sees"),
     ("range(x), an index of a list", "fact", "refused", NUMBERS),
     ("{x: ...}, x in {...}, hash(x)", "fact", "refused", NUMBERS),

@@ -95,9 +95,22 @@ class Creator:
         return self.function(*lengths, **kwargs)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Stands in for a function without arguments: what it gives follows from what is captured."""
+
+    answer: Callable[[Trace], Any]
+    trace: Trace | None = None
+
+    def __call__(self) -> Any:
+        """Answer."""
+        assert self.trace is not None  # which `in_trace` has told it
+        return self.answer(self.trace)
+
+
 def in_trace(stand_in: Any, trace: Trace) -> Any:
     """Return what stands in for a function, where it matters told of what is captured."""
-    return replace(stand_in, trace=trace) if isinstance(stand_in, Creator) else stand_in
+    return replace(stand_in, trace=trace) if isinstance(stand_in, Creator | Told) else stand_in
 
 
 def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:

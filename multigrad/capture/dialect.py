@@ -36,6 +36,7 @@ class Habits:
         bytes_are_masks: an index of uint8 is a mask; else integers.
         nested_lists: a list of lists is one index.
         plus_copies: `+x` is a copy; else x itself.
+        none_is_other: `x == None` is False; else each element is compared.
     """
 
     exchanges_two: bool = False
@@ -45,6 +46,7 @@ class Habits:
     bytes_are_masks: bool = False
     nested_lists: bool = True
     plus_copies: bool = True
+    none_is_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Dialect:
         mutable: whether `x += 1` reaches whoever else holds x.
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
+        finds: optional; what records a callable that is not among the aliases, None for none.
         trees: its functions of nested structures, called as they are: a symbol is a leaf.
         refused: functions that a rule may not call, and the reason, which ends a sentence.
         at_once: a context in which the library computes at once, though a compiler may be reading
@@ -132,6 +135,7 @@ class Dialect:
     variables: tuple[type, ...] = ()
     bookkeeping: frozenset[str] = frozenset()
     trees: frozenset[Any] = frozenset()
+    finds: Callable[[Any], Handler | None] | None = None
 
 
 GROUP = "multigrad.dialects"
@@ -265,7 +269,8 @@ def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
             library = getattr(library, part, library)
         plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
         handler = aliases.get(plain)
-    return handler
+    finds = _dialects[dialect].finds
+    return finds(function) if handler is None and finds is not None else handler
 
 
 def _updates(name: str) -> bool:

@@ -90,8 +90,22 @@ def _inside(
     if isinstance(value, tuple) and len(value) <= MOST_ITEMS:
         for i, each in enumerate(value):
             yield from _inside(each, anchor, name, read, (*path, i))
+    elif isinstance(value, type) and not path:
+        if held := defaults_of(value):
+            yield from _inside(held, value, "", partial(defaults_of, value))
     elif hasattr(type(value), "dtype") and hasattr(type(value), "shape") and _is_foreign(value):
         yield value, OutsideTensor.found(anchor, name, read, path)
+
+
+def defaults_of(kind: type) -> tuple[Any, ...]:
+    """Return what a class holds for its objects: its attributes, and its constructor's defaults."""
+    held: list[Any] = []
+    for base in kind.__mro__[:-1]:
+        for name, value in list(vars(base).items()):
+            function = getattr(value, "__func__", value)
+            is_made = name in ("__new__", "__init__")
+            held += (getattr(function, "__defaults__", None) or ()) if is_made else (value,)
+    return tuple(each for each in held if hasattr(type(each), "dtype"))[:MOST_ITEMS]
 
 
 def _is_foreign(value: Any) -> bool:

@@ -349,7 +349,12 @@ class _Substitution:
         """The import statement of a rule: a module that it imports is replaced as a global one
         is.
         """
-        return self.stand_in(own_import(*args, **kwargs))
+        found = own_import(*args, **kwargs)
+        names = kwargs.get("fromlist", args[3] if len(args) > 3 else None) or ()
+        for name in names if isinstance(found, types.ModuleType) else ():
+            if isinstance(getattr(found, name, None), type):
+                note_constants(self.trace, found, name)
+        return self.stand_in(found)
 
     def _is_known(self, function: types.FunctionType) -> bool:
         """Return whether a function of the rule's own library is captured: of a Keras layer."""

@@ -24,6 +24,7 @@ from . import indexing, methods
 from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
+from .equality import Comparing
 from .items import Number
 from .readings import library_for
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
@@ -32,7 +33,7 @@ from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 PROBED = ("graph", "is_tensor_like")
 
 
-class V(Value):
+class V(Comparing):
     """A symbolic tensor or scalar that array libraries accept."""
 
     __slots__ = ()

@@ -110,9 +110,8 @@ class Captured:
             variant = self.recipe.capture(layout, facts, leaves)
         except NeedsConcrete as need:
             if facts.keys() >= set(need.facts):
-                message = (
-                    f"{self.recipe.subject} needs {', '.join(need.facts)} in a way not captured"
-                )
+                needed = ", ".join(need.facts) or "the shape of what it computed"
+                message = f"{self.recipe.subject} needs {needed} in a way not captured"
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
             raise

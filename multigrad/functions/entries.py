@@ -187,9 +187,23 @@ class Entries(Captured):
         """Return how a captured form runs; where the original does more than it, on its own
         framework, that itself.
         """
-        if variant.lacks and self.native is None and backend.name == self.recipe.dialect():
-            return self._native_entry(layout.without_objects(), backend, None)
-        return self._lowered_entry(variant, backend)
+        if not (variant.lacks and self.native is None and backend.name == self.recipe.dialect()):
+            return self._lowered_entry(variant, backend)
+        native = self._native_entry(layout.without_objects(), backend, None)
+        return self._keyed_entry(native, variant, backend) if variant.graphs.is_random else native
+
+    def _keyed_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
+        """Return an entry that draws from a key where there is one, as the original does not."""
+        lowered: list[Entry] = []
+
+        def keyed(leaves: Sequence[Any], draws: Draws) -> Any:
+            if draws.counter is None:
+                return native.run(leaves, draws)
+            if not lowered:
+                lowered.append(self._lowered_entry(variant, backend))
+            return lowered[0].run(leaves, draws)
+
+        return Entry(keyed)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs

@@ -29,13 +29,14 @@ from ..capture.dialect import load_dialects
 from ..documents.format import unseal
 from ..ground.trees import optree
 from ..ir.array_values import freeze
-from ..ir.graph import Node
+from ..ir.graph import Graph, Node
 from ..ir.questions import crossing, note
 from ..ir.types import BOOL, T
 from ..recipes.document import decode_function
 from ..recipes.functions_to_data import encode_function
 from ..recipes.record import AppliesItself, CodeRecipe, NotCaptured
 from ..recipes.saved import SavedRecipe
+from ..tracing.assertions import is_caught
 from ..tracing.calls import CustomCall, mark
 from ..tracing.constants import array_node
 from ..tracing.replay import replay
@@ -239,6 +240,16 @@ class Function(Entries):
         assert isinstance(self.recipe, CodeRecipe)
         return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
 
+    def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
+        """Let the capture around it assume what this function asserts of its arguments."""
+        inputs = variant.graphs.forward.inputs
+        if variant.assumed and is_caught(sys._getframe(1)):
+            raise trace.error(f"catches what {self.name!r} raises, which depends on values")
+        for each in variant.assumed:
+            (value,) = replay(trace, Graph(self.name, inputs, (each.node,)), given)
+            if isinstance(value, Value) and not trace.in_backward:
+                trace.assumed.append(each._replace(node=value.node))
+
     def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
         """Record the function's ops in the capture that its arguments belong to."""
         leaves, tree = self.complete(leaves, tree)
@@ -255,6 +266,7 @@ class Function(Entries):
             raise note(error.error) from error.__cause__
         graphs = variant.graphs
         trace.lacks = trace.lacks or variant.lacks
+        trace.is_once |= not graphs.second_order
         given = {
             leaf.name: trace.value(lift_leaf(trace, leaf, value))
             for leaf, value in zip(layout.leaves, leaves, strict=True)
@@ -269,6 +281,7 @@ class Function(Entries):
         if graphs.is_random:
             given["key"] = trace.next_key()
         outputs = replay(trace, graphs.forward, given)
+        self._assume(trace, variant, given)
         names = tuple(given)
         called = CustomCall(
             graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)

@@ -216,8 +216,9 @@ def second_refusal(name: str, is_promised: bool = False) -> str:
             "of it is taken; take the promise back (once_differentiable)"
         )
     return (
-        f"the backward of {name!r} uses a function with a gradient of its own, so it cannot be "
-        "differentiated again; give it native=True, and the framework differentiates it"
+        f"the backward of {name!r} uses a function with a gradient of its own, or asks whether "
+        "autograd records, so it cannot be differentiated again; give it native=True, and the "
+        "framework differentiates it"
     )
 
 

@@ -145,6 +145,15 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     return Graph(graph.name, graph.inputs, outputs, locations)
 
 
+def without_stops(graph: Graph) -> Graph:
+    """Return a backward that nobody may differentiate such that a derivative, which is refused,
+    meets what it is of.
+    """
+    while held := [node for node in graph.nodes if node.op is ops.STOP_GRADIENT]:
+        graph = substitute(graph, {node: node.operands[0] for node in held})
+    return graph
+
+
 def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
     """Return the graph with inputs under other names."""
     renamed: dict[Node, Node] = {}

@@ -33,9 +33,10 @@ from ..ir.graph import Graph, Node
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
-from ..passes.simplify import simplify
+from ..passes.simplify import simplify, without_stops
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..tracing import xp_all as xp
+from ..tracing.assertions import ENTRANCES
 from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
@@ -164,6 +165,8 @@ class _Recording:
         forward = Graph(trace.name, (*own, *key), forward_nodes, trace.locations)
         heads = self.heads(cotangents)
         backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
+        if trace.is_once or not recorded.second_order:
+            backward = without_stops(backward)
         self.graphs = forward, backward
         first_order = recorded.first_order
         graphs = FunctionGraph(
@@ -176,11 +179,11 @@ class _Recording:
             wrt=wrt,
             keeps_output=recorded.keeps_output,
             undifferentiable=undifferentiable,
-            second_order=recorded.second_order and not trace.lost_gradient,
+            second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
         if self.is_imported and recorded.second_order and not graphs.second_order:
             trace.lacks = trace.lacks or "the derivative of its backward"
-        assumed = tuple(each for each in trace.assumed if is_told(each[0], layout))
+        assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(self.facts)
         return Variant(graphs, layout, outputs, fixed, facts, lacks=trace.lacks, assumed=assumed)
 
@@ -212,6 +215,8 @@ class _Recording:
                 raise
             raise explain(self.trace, self.layout, error) from error
 
+    ENTRANCES.add(attempt.__code__)
+
     def check_output(self, output: Any) -> Any:
         """Return an output that is no symbolic value: a number, a word, None."""
         if isinstance(output, bool | int | float | str | type(None)):
@@ -229,7 +234,8 @@ class _Recording:
 
     def check_notes(self, outputs: list[Any]) -> None:
         """Refuse what is noted on a tensor that the caller gets."""
-        for name in (name for each in outputs if isinstance(each, V) for name in each.notes or ()):
+        noted = {name for each in outputs if isinstance(each, V) for name in each.notes or ()}
+        for name in noted - {"requires_grad"}:  # which every framework decides by itself
             raise NotCaptured(
                 self.trace.error(f"returns a tensor with an attribute {name!r}, which no graph has")
             )

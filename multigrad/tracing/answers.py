@@ -14,7 +14,7 @@ from .. import ops
 from ..ir.graph import Node, walk
 from ..ir.types import is_float
 from ..passes.facts import needed_shapes, shape_fact
-from .assertions import expected_by_assert
+from .assertions import Assumption, find_assertion, is_caught
 from .coercion import NeedsConcrete
 
 STANDARD = sysconfig.get_path("stdlib")
@@ -59,11 +59,14 @@ def gradient_of(value: Any) -> bool:
     no means.
     """
     trace, node = value.trace, value.node
-    if trace.kind == "rule" or (trace.in_backward and node.op is not ops.INPUT):
+    if not is_float(node.type):
+        return False
+    is_recorded = trace.in_backward or trace.kind == "function"  # a class's forward is not
+    if trace.kind == "rule" or (is_recorded and node.op is not ops.INPUT):
         raise trace.error(
             "asks whether a tensor that it computed requires a gradient, which is autograd's"
         )
-    if node.op is not ops.INPUT or not is_float(node.type):
+    if node.op is not ops.INPUT:
         return False
     name = node.attr("name")
     if trace.in_backward and name.startswith("grad_out"):
@@ -86,6 +89,9 @@ def refuse_other_layouts(value: Any) -> None:
     """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
+    if trace.kind == "imported function" and trace.in_backward:  # torch alone has sparse gradients
+        trace.lacks = trace.lacks or "what it does with a sparse gradient"
+        names = [name for name in names if not name.startswith("grad_out")]
     if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
         raise trace.error("asks for the layout of a tensor, which is known when it runs only")
     facts = [f"strided:{name}" for name in names if name != "key"]
@@ -104,6 +110,21 @@ def is_dense(value: Any) -> bool:
     return value.trace.is_dense
 
 
+def assume(value: Any) -> None:
+    """Assume that a tensor of one element is true, as a function says that asserts it."""
+    if is_caught(sys._getframe(1)):
+        raise value.trace.error("catches what is raised where a tensor is not true")
+    note_assertion(value, True, AssertionError)
+
+
+def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
+    """Note what code asserts of a value; what a backward does is not checked: it may never run."""
+    trace = value.trace
+    trace.lacks = "what it asserts of values"
+    if not trace.in_backward:
+        trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
+
+
 class Answers:
     """The protocols of a symbolic value, except for arithmetic."""
 
@@ -113,13 +134,10 @@ class Answers:
 
     def __bool__(self) -> bool:
         if self.node.type.kind == "tensor" and self.trace.kind != "rule":
-            frame = sys._getframe(1)
-            if any(frame.f_code is own for own in self.trace.codes):
-                expected = expected_by_assert(frame)
-                if expected is not None:
-                    self.trace.lacks = "what it asserts of values"
-                    self.trace.assumed.append((self.node, expected, self.trace.location()))
-                    return expected
+            found = find_assertion(sys._getframe(1))
+            if found is not None:
+                note_assertion(self, *found)
+                return found[0]
         return bool(self._concrete("branches on a tensor value", "Use xp.where(...)"))
 
     def __float__(self) -> float:
@@ -132,8 +150,7 @@ class Answers:
         return int(self._concrete("turns a tensor into a Python number", "Keep it a tensor"))
 
     def __index__(self) -> int:
-        rounded = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC)
-        if self.node.type.dtype == "float" and self.node.op not in (*rounded, ops.CONST):
+        if self.node.type.dtype == "float" and not is_whole(self.node):
             raise TypeError("a float cannot be used as an index")
         return int(self._concrete("uses a tensor as an index", "Use xp functions"))
 
@@ -207,6 +224,19 @@ class Answers:
         where = self.trace.location()
         line = f": {where.text!r}" if where and where.text else ""
         raise self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
+
+
+ROUNDINGS = (ops.ROUND, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.FLOOR_DIVIDE)
+ON_INTEGERS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.ABS)
+
+
+def is_whole(node: Node) -> bool:
+    """Return whether a number is an integer in Python, or may be one that has been computed."""
+    if node.op is ops.CONST:
+        return float(node.attr("value")).is_integer()
+    if node.op in ON_INTEGERS:
+        return all(map(is_whole, node.operands))
+    return node.op in ROUNDINGS or node.type.dtype == "int"
 
 
 def _fact(node: Node) -> str | None:

@@ -43,7 +43,7 @@ def one_axis(x: Tensor, axis: Any) -> int:
 
 def known_shape(x: Any) -> tuple[int, ...] | None:
     """Return the shape of a symbolic value where this capture has it fixed."""
-    if not isinstance(x, Value) or x.node.type.kind != "tensor" or not x.trace.facts:
+    if not isinstance(x, Value) or x.node.type.kind != "tensor":
         return None
     fact = shape_fact(x.node, "shape")
     if fact is not None:
@@ -51,6 +51,6 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
     if x.node.type.shape == SCALAR_SHAPE:
         return ()
     facts = [shape_fact(node, "shape") for node in walk((x.node,)) if is_tensor_input(node)]
-    if not facts or any(fact not in x.trace.facts for fact in facts):
+    if any(fact not in x.trace.facts for fact in facts):
         return None
     return computed_shape(x.node, x.trace.facts)

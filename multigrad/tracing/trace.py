@@ -25,6 +25,7 @@ from ..ir.wording import WORDS
 from ..passes.bools import on_bools
 from ..passes.scalars import constant, on_numbers
 from .answers import Answers
+from .assertions import Assumption
 from .coercion import NeedsConcrete, cast_node, coerce
 from .constants import lift_array
 
@@ -80,8 +81,9 @@ class Trace:
         self.in_backward = False
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked
-        self.assumed: list[tuple[Node, bool, Location | None]] = []  # what an `assert` says
+        self.assumed: list[Assumption] = []  # what the code asserts of values
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
+        self.is_once = False  # what was captured of its backward is no derivative's to be taken
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
         self.defined: Location | None = None  # where the user's function begins
