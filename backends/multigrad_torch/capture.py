@@ -334,6 +334,8 @@ register_dialect(
             bytes_are_masks=True,
             nested_lists=False,
             plus_copies=False,
+            small_integers_wrap=True,
+            float8_is_limited=True,
         ),
     ),
 )
