@@ -275,8 +275,8 @@ class _Writer:
         if name == "dtype":
             if value == T and self.like is not None:
                 return f"{self.like}.dtype"
-            if value == T and self.emission.dtype is not None:
-                value = self.emission.dtype
+            if value == T:  # of a function of integers alone, as most libraries have it
+                value = self.emission.dtype or "float32"
             return self.emission.bind(f"dtype_{value}", self.backend.tensors.dtype(value))
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)

@@ -97,8 +97,8 @@ def accumulate_all(
             if share is None or operand not in active or not is_float(operand.type):
                 continue
             if operand.type.dtype in FLOAT8:
-                raise UnsupportedOp(
-                    f"a derivative passes through {operand.type.dtype}, in which cotangents would be "
+                raise trace.error(
+                    f"takes a derivative through {operand.type.dtype}, in which cotangents would be "
                     "rounded. Stop the gradient there, or give one of your own"
                 )
             share = _match(trace, share, operand)
