@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.capture import arrays, methods
+from multigrad.capture.casts import cast
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.tracing.axes import known_shape
-from multigrad.tracing.trace import NeedsConcrete, Value, cast, copy_of, dtype_name
+from multigrad.tracing.trace import NeedsConcrete, Value, copy_of, dtype_name
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}

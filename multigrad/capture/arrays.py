@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, cast
+from ..tracing.trace import Value
 from . import extremes, places
+from .casts import cast
 from .dialect import Habits, habits_of
 from .extremes import Extremes
 from .names import spelled

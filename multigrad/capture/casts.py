@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..ir.types import FLOAT8, INT32, SMALL, dtype_name, is_float
-from ..tracing import xp_all as xp
 from ..tracing import trace
+from ..tracing import xp_all as xp
 from ..tracing.trace import Value
 from .dialect import habits_of
 

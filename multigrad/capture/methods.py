@@ -365,7 +365,8 @@ METHODS: dict[str, Callable[..., Any]] = {
         log1p; sin; cos; atan: arctan atan; tanh; erf; sigmoid; lt; le; gt; ge; eq; ne;
         and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf; isfinite
     """),
-    **elementwise.METHODS, **arrays.METHODS, **casts.METHODS, "add": add, "addcdiv": composites.addcdiv,
+    **elementwise.METHODS, **arrays.METHODS, **casts.METHODS,
+    "add": add, "addcdiv": composites.addcdiv,
     "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
     "astype": astype, "bernoulli": composites.bernoulli, "bfloat16": bfloat16, "bool": bool_,
     "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,

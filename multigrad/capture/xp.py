@@ -147,9 +147,29 @@ linalg = SimpleNamespace(
 )
 
 __all__ = [
-    "arange", "asarray", "bfloat16", "bool", "empty_like", "eye", "finfo", "float16", "float32",
-    "float64", "float8_e4m3fn", "float8_e5m2", "full",
-    "int16", "int32", "int64", "int8", "isdtype", "linalg", "linspace", "newaxis", "ones", "uint8",
+    "arange",
+    "asarray",
+    "bfloat16",
+    "bool",
+    "empty_like",
+    "eye",
+    "finfo",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "full",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "isdtype",
+    "linalg",
+    "linspace",
+    "newaxis",
+    "ones",
+    "uint8",
     "zeros",
 ]  # fmt: skip
 __all__ += xp.__all__

@@ -237,7 +237,7 @@ class _Writer:
         positions = self.backend.kernels.fast.constants.get(user.op, ())
         # What is prepared has the input's dtype, which would be another beside integers.
         alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
-        return alike and user.operands.index(operand) in positions
+        return alike and self.like is not None and user.operands.index(operand) in positions
 
     def operand(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return an operand's text; a weak scalar that meets a tensor takes its dtype."""

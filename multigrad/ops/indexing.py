@@ -328,7 +328,13 @@ PAD = rearrangement(
 
 def joint(name: str, numpy: Any, vjp: Any, doc: str, axis: Attr = AXIS) -> Op:
     """Declare an op that joins arrays along an axis."""
-    more = {"composed": True, "integer": True, "degree": in_each, "on_bools": "numbers", "copies": added}
+    more = {
+        "composed": True,
+        "integer": True,
+        "degree": in_each,
+        "on_bools": "numbers",
+        "copies": added,
+    }
     return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, result=reshaped, axis=axis, **more)
 
 

@@ -28,7 +28,6 @@ from ..ir.types import (
 )
 from .constants import array_node
 
-
 HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # what holds others' integers
 
 

@@ -98,8 +98,8 @@ def accumulate_all(
                 continue
             if operand.type.dtype in FLOAT8:
                 raise trace.error(
-                    f"takes a derivative through {operand.type.dtype}, in which cotangents would be "
-                    "rounded. Stop the gradient there, or give one of your own"
+                    f"takes a derivative through {operand.type.dtype}, in which cotangents would "
+                    "be rounded. Stop the gradient there, or give one of your own"
                 )
             share = _match(trace, share, operand)
             known = cotangents.get(operand)

@@ -333,7 +333,8 @@ def cast(x: Any, dtype: Any) -> Any:
         if name.startswith(("complex", "cfloat", "cdouble")):
             advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
         raise x.trace.error(
-            f"casts to {name}, which no backend has. {advice}"
+            f"casts to {name}: rules compute in bool, int8, uint8, int16, int32, int64 and float "
+            f"dtypes. {advice}"
         )
     result = apply(ops.CAST, x, dtype=name)
     # Perhaps its own, which makes no copy.
