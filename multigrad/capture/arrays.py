@@ -137,6 +137,8 @@ def quantile(
 # --- shapes ---------------------------------------------------------------------------------------
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     given = numbers(shape)
+    if x.node.type.kind == "scalar" and not isinstance(given, SymbolicShape) and not tuple(given):
+        return x
     if isinstance(given, SymbolicShape):
         same = given.value.node.type.shape == x.node.type.shape == "x"
         return x if same else xp.reshape_like(x, given.value)
