@@ -39,7 +39,8 @@ def by_vars(
     zero = xp.floor(-low * inverse + 0.5)
     quantized = xp.floor(steps - zero + 0.5) * scale
     # What follows adds zero, and the gradient.
-    passing = xp.clip(inputs, *(_with_gradient_of(n, e) for n, e in zip((low, high), ends, strict=True)))
+    nudged = map(_with_gradient_of, (low, high), ends)
+    passing = xp.clip(inputs, *nudged)
     result = quantized + (passing - xp.stop_gradient(passing))
     is_nothing = _is_nothing(*ends)
     return xp.where(is_nothing, inputs - x, result)
