@@ -57,14 +57,16 @@ def gradient_by_args(
     gradients: Tensor, inputs: Tensor, min: float = -6, max: float = 6, num_bits: int = 8,
     narrow_range: bool = False, name: Any = None,
 ) -> Tensor:  # fmt: skip
-    return gradient_by_vars(gradients, inputs, min, max, num_bits, narrow_range)[0]
+    return gradient_by_vars(
+        gradients, inputs, min, max, num_bits=num_bits, narrow_range=narrow_range
+    )[0]
 
 
 def gradient_by_vars(
     gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int = 8,
     narrow_range: bool = False, name: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    inside, below, above = _shares(gradients, inputs, min, max, num_bits, narrow_range)
+    inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
     return inside, xp.sum(below), xp.sum(above)
 
 
@@ -72,19 +74,19 @@ def gradient_by_channels(
     gradients: Tensor, inputs: Tensor, min: Any, max: Any, num_bits: int = 8,
     narrow_range: bool = False, name: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    inside, below, above = _shares(gradients, inputs, min, max, num_bits, narrow_range)
+    inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
     over = tuple(range(inputs.ndim - 1))
     return inside, xp.sum(below, over), xp.sum(above, over)
 
 
 def _shares(
-    gradients: Tensor, inputs: Tensor, low: Any, high: Any, num_bits: int, narrow_range: bool
+    gradients: Tensor, inputs: Tensor, given: tuple[Any, Any], num_bits: int, narrow_range: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what of the gradient is between the ends, below and above; as in TensorFlow, these
     have no derivative.
     """
     gradients = xp.stop_gradient(gradients)
-    ends = _as_tensor(inputs, low), _as_tensor(inputs, high)
+    ends = _as_tensor(inputs, given[0]), _as_tensor(inputs, given[1])
     low, high, _ = _nudge(*ends, num_bits, narrow_range)
     is_nothing = _is_nothing(*ends)
     below, above = xp.less(inputs, low), xp.greater(inputs, high)

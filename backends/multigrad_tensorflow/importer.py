@@ -181,7 +181,7 @@ def is_same(a: Any, b: Any, depth: int = 4) -> bool:
         return a is b
     if isinstance(a, FunctionType):
         cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (a, b)]
-        return a.__code__ is b.__code__ and is_same(*cells, depth - 1)
+        return a.__code__ is b.__code__ and is_same(cells[0], cells[1], depth - 1)
     if isinstance(a, list | tuple):
         pairs = zip(a, b, strict=False)
         return len(a) == len(b) and all(is_same(x, y, depth - 1) for x, y in pairs)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE
+from ..ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from ..tracing import xp_all as xp
 from ..tracing.trace import NeedsConcrete, dtype_name
 from ..tracing.xp_all import *

@@ -152,7 +152,7 @@ def _promoted(nodes: list[Node]) -> str | None:
         return promote(tensors)
     # Constants are weak, but what overflows with them does so in few bits only.
     arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
-    return promote(tensors | {HOLDING.get(kind, kind) for kind in arrays - {BOOL}})
+    return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
 
 
 # Ops of which the last bits of a result follow from the last bits of the operands.
