@@ -119,7 +119,7 @@ def wants_numpy(ctx, grad_out, tin):
 
 
 def casts_to_integers(ctx, grad_out, tin):
-    return grad_out * tin.astype("int8")  # here
+    return grad_out * tin.astype("uint16")  # here
 
 
 def holds_a_large_constant(ctx, grad_out, tin):
@@ -178,7 +178,7 @@ REFUSED: dict[Callable[..., Any], str] = {
     "make",
     uses_an_unknown_attribute: "uses .names, which is not captured",
     wants_numpy: r"calls .numpy\(\)",
-    casts_to_integers: "casts to int8",
+    casts_to_integers: "casts to uint16",
     holds_a_large_constant: r"constant ndarray of shape \(70000, 1, 3\).*native=True",
     casts_to_complex: "casts to complex64.*float dtype.*real and the imaginary part",
     uses_not_bools: "uses and wrongly: it needs bools",
@@ -265,7 +265,7 @@ IN_TORCH: dict[str, tuple[Callable[..., Any], str]] = {
     "function of the class": (lambda torch, g: torch.Tensor.exp(g), "raised TypeError while"),
     "large constant": (lambda torch, g: g * torch.ones(70_000), r"constant Tensor of shape"),
     "draw of a static shape": (lambda torch, g: g * torch.rand(3), "another graph each time"),
-    "integers": (lambda torch, g: g.short(), "uses .short"),
+    "integers": (lambda torch, g: g.gcd(g), "uses .gcd|calls .gcd"),
     "another device": (lambda torch, g: g.cuda(), "looks at the device"),
     "generator": (lambda torch, g: g.uniform_(generator=torch.Generator()), "a generator.*key"),
     "backward": (lambda torch, g: g.backward(), "Return the gradient"),

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.capture import extremes, places
+from multigrad.capture import bits, extremes, places
 from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast
@@ -100,5 +100,6 @@ ALIASES: dict[Any, Any] = {
     jnp.argmax: argmax, jnp.argmin: argmin, jnp.argsort: argsort, jnp.take: take,
     jnp.take_along_axis: take_along_axis, jnp.put_along_axis: put_along_axis,
     jnp.bincount: bincount, jax.lax.top_k: top_k, jax.lax.argmax: lax_argmax,
+    jnp.packbits: bits.packbits, jnp.unpackbits: bits.unpackbits,
     jax.lax.argmin: lax_argmin, jax.nn.one_hot: one_hot, jax.ops.segment_sum: segment_sum,
 }  # fmt: skip

@@ -44,6 +44,8 @@ def clip(x: Tensor, min: Any, max: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if x.dtype == jnp.float64 and str(dtype).startswith("float8"):
+        x = x.astype(jnp.float32)  # rounded twice, as everywhere
     # Where int64 is switched off, JAX warns before it takes int32.
     return x.astype(jax.dtypes.canonicalize_dtype(dtype) if dtype == jnp.int64 else dtype)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.ir.types import is_float
+from multigrad.ir.types import WHOLE, is_float
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import NeedsConcrete, Value, cast
 
@@ -181,7 +181,15 @@ def saturate_cast(value: Tensor, dtype: Any) -> Tensor:
     """To integers every cast of ours saturates; to a narrower float dtype it is not captured."""
     if not tf.as_dtype(dtype).is_integer:
         raise TypeError("saturate_cast to a float dtype; use tf.cast")
+    if isinstance(value, Value) and value.node.type.dtype in WHOLE:
+        value = xp.clip(value, *_range_within(value.node.type.dtype, tf.as_dtype(dtype)))
     return cast_to(value, dtype)
+
+
+def _range_within(own: str, dtype: Any) -> tuple[int, int]:
+    """Return the least and the largest number that both dtypes have."""
+    source = tf.as_dtype(own)
+    return max(source.min, dtype.min), min(source.max, dtype.max)
 
 
 ALIASES: dict[Any, Handler] = {

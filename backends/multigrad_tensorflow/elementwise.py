@@ -89,12 +89,15 @@ def where(condition: Tensor, a: Any, b: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if x.dtype == tf.float64 and tf.as_dtype(dtype).name.startswith("float8"):
+        x = tf.cast(x, tf.float32)  # rounded twice, as everywhere
     if not (x.dtype.is_floating and tf.as_dtype(dtype).is_integer):
         return tf.cast(x, dtype)
     # What is out of range is left to the processor otherwise.
     wide = tf.cast(x, tf.float64)
     whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
-    low, high = (-(2.0**31), 2.0**31 - 1) if dtype == tf.int32 else (-LARGEST, LARGEST)
+    kind = tf.as_dtype(dtype)
+    low, high = (-LARGEST, LARGEST) if kind == tf.int64 else (float(kind.min), float(kind.max))
     return tf.cast(clip(whole, low, high), dtype)
 
 

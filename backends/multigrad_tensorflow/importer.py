@@ -12,6 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import optree
@@ -27,7 +28,7 @@ from multigrad.capture.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.function import Function
 from multigrad.recipes.record import CodeRecipe
-from multigrad.tracing.trace import Trace
+from multigrad.tracing.trace import Trace, Value
 
 from .regions import FIRST
 
@@ -51,6 +52,7 @@ class Recording:
 
     function: Callable[..., Any]
     refers_to_itself: bool = False
+    in_backward: bool = False
 
 
 RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVar(
@@ -94,8 +96,15 @@ class TensorflowRecipe(CodeRecipe):
             RECORDING.reset(reset)
         outputs, grad = split_result(self.name, result)
 
+        # Its backward may apply it again.
+        backward = Recording(self.function, in_backward=True)
+
         def pull(upstream: Any) -> Any:
-            return grad(*spread(outputs, upstream))
+            reset = RECORDING.set((*RECORDING.get(), backward))
+            try:
+                return grad(*spread(outputs, upstream))
+            finally:
+                RECORDING.reset(reset)
 
         return Recorded(outputs, pull, keeps_output=recording.refers_to_itself)
 
@@ -153,15 +162,32 @@ def import_function(f: Any) -> TensorflowRecipe:
 
 def with_own_gradient(f: Any) -> Function | None:
     """Return what stands in for a decorated function where another is captured; None inside it."""
-    own = getattr(f._f, "__func__", f._f)
     for recording in RECORDING.get():
-        if own is getattr(recording.function, "__func__", recording.function):
+        if is_same(f._f, recording.function):
             recording.refers_to_itself = True
             return None
     try:
         return find_imported(f)
     except TypeError:  # of tf.recompute_grad, whose gradient is the true one
         return None
+
+
+def is_same(a: Any, b: Any, depth: int = 4) -> bool:
+    """Return whether two values are one, or functions made anew of the same code and values, as by
+    a decorator that decorates at every call.
+    """
+    a, b = getattr(a, "__func__", a), getattr(b, "__func__", b)
+    if a is b or type(a) is not type(b) or not depth:
+        return a is b
+    if isinstance(a, FunctionType):
+        cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (a, b)]
+        return a.__code__ is b.__code__ and is_same(cells[0], cells[1], depth - 1)
+    if isinstance(a, list | tuple):
+        pairs = zip(a, b, strict=False)
+        return len(a) == len(b) and all(is_same(x, y, depth - 1) for x, y in pairs)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(is_same(a[k], b[k], depth - 1) for k in a)
+    return isinstance(a, bool | int | float | str) and a == b
 
 
 @functools.lru_cache(maxsize=256)
@@ -175,7 +201,14 @@ def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     own = with_own_gradient(self)
-    return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)
+    if own is not None:
+        return own(*args, **kwargs)
+    if RECORDING.get()[-1].in_backward:  # see `Function.inline`
+        for leaf in optree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, Value):
+                leaf.trace.lost_gradient = name_of(self)
+                leaf.trace.lacks = f"the derivatives of {name_of(self)!r} of any order"
+    return self._f(*args, **kwargs)[0]
 
 
 CALL: Any = vars(DECORATED)["__call__"]

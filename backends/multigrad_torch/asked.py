@@ -15,13 +15,14 @@ import torch
 
 from multigrad import ops
 from multigrad.capture import arrays, methods
+from multigrad.capture.casts import cast
 from multigrad.capture.outside import CHANGES, refusing
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.tracing.axes import known_shape
-from multigrad.tracing.trace import NeedsConcrete, Trace, Value, cast, copy_of, dtype_name
+from multigrad.tracing.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}

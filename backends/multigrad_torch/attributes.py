@@ -49,7 +49,7 @@ REASONS = {
         angle cdouble cfloat chalf conj conj_* imag is_complex is_conj is_neg isreal istft real
         resolve_* stft
     """,
-    INTEGERS: "byte char gcd gcd_ int_repr lcm lcm_ random_ short",
+    INTEGERS: "gcd gcd_ int_repr lcm lcm_ random_",
     MEMORY: """
         as_subclass cpu cuda data_ptr dim_order element_size get_device ipu is_contiguous is_cpu
         is_cuda is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_pinned

@@ -346,6 +346,8 @@ register_dialect(
             nested_lists=False,
             plus_copies=False,
             none_is_other=True,
+            small_integers_wrap=True,
+            float8_is_limited=True,
         ),
     ),
 )

@@ -12,7 +12,7 @@ import torch
 from multigrad import ops
 from multigrad.backend import rows_of
 from multigrad.ir.op import Op
-from multigrad.ops.selection import LARGEST
+from multigrad.ops.selection import LARGEST, MOST_IN_FLOAT8
 
 Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
@@ -114,11 +114,15 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if dtype is torch.float8_e4m3fn and x.is_floating_point():
+        # torch 2.13 takes its largest number for what is out of range.
+        return torch.where(x.abs() > MOST_IN_FLOAT8, torch.nan, x).to(dtype)
     if not x.is_floating_point() or dtype.is_floating_point:
         return x.to(dtype)
     # What is out of range is left to the processor otherwise.
-    if dtype is torch.int32:
-        return torch.nan_to_num(x.double()).clamp(-(2.0**31), 2.0**31 - 1).to(dtype)
+    if dtype is not torch.int64:
+        range_ = torch.iinfo(dtype)
+        return torch.nan_to_num(x.double()).clamp(range_.min, range_.max).to(dtype)
     wide = x.float() if x.dtype is torch.float16 else x
     return torch.nan_to_num(wide).clamp(-LARGEST, LARGEST).to(dtype)
 

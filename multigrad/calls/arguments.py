@@ -23,7 +23,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_among, backend_of
 from ..errors import BackendNotFound, GradientError, RuleTypeError
 from ..ground.trees import optree
-from ..ir.types import BOOL, FLOATS, INTEGERS, T, dtype_name
+from ..ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..lowering.function_graph import OWN_NAMES
 from ..ops.attributes import is_name
 from ..tracing.trace import Value
@@ -225,11 +225,11 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
     if owner_of(value) is None:
         return Leaf("static", path, name, value=value)
     dtype = dtype_name(value.dtype)
-    if dtype not in (*FLOATS, *INTEGERS, BOOL):
+    if dtype not in (*FLOATS, *WHOLE, BOOL):
         advice = ", or its real and its imaginary part" if dtype.startswith("complex") else ""
         raise GradientError(
             f"function {function!r} got a {dtype} tensor for argument {path!r}; expected one of "
-            f"{', '.join((*FLOATS, *INTEGERS, BOOL))}: cast it first{advice}"
+            f"{', '.join((*FLOATS, *WHOLE, BOOL))}: cast it first{advice}"
         )
     return Leaf("tensor", path, name, dtype)
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, cast
+from ..tracing.trace import Value
 from . import extremes, places
+from .casts import cast
 from .dialect import Habits, habits_of
 from .extremes import Extremes
 from .names import spelled
@@ -136,6 +137,8 @@ def quantile(
 # --- shapes ---------------------------------------------------------------------------------------
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     given = numbers(shape)
+    if x.node.type.kind == "scalar" and not isinstance(given, SymbolicShape) and not tuple(given):
+        return x
     if isinstance(given, SymbolicShape):
         same = given.value.node.type.shape == x.node.type.shape == "x"
         return x if same else xp.reshape_like(x, given.value)

@@ -18,7 +18,8 @@ import numpy as np
 
 from ..ir.types import BOOL, FLOATS, T
 from ..tracing import xp_all as xp
-from ..tracing.trace import Trace, Value, cast, copy_of, dtype_name, lift
+from ..tracing.trace import Trace, Value, copy_of, dtype_name, lift
+from .casts import cast
 from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any

@@ -35,6 +35,8 @@ class Habits:
         integers_first: an integer in an index is taken before its arrays, wherever it stands.
         bytes_are_masks: an index of uint8 is a mask; else integers.
         nested_lists: a list of lists is one index.
+        small_integers_wrap: a float beyond int8, uint8 or int16 wraps; else it is limited.
+        float8_is_limited: a float beyond float8_e4m3fn is its largest number; else NaN.
         plus_copies: `+x` is a copy; else x itself.
         none_is_other: `x == None` is False; else each element is compared.
     """
@@ -47,6 +49,8 @@ class Habits:
     nested_lists: bool = True
     plus_copies: bool = True
     none_is_other: bool = False
+    small_integers_wrap: bool = False
+    float8_is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import INT64, INTEGERS
+from ..ir.types import INT64, WHOLE
 from ..tracing import xp_all as xp
 from ..tracing import xp_indices
 from ..tracing.trace import Value, cast_node, lift
+from .dialect import habits_of
 
 Tensor = Any
 
@@ -28,7 +29,11 @@ def holds_places(index: Any) -> bool:
 
 def is_places(item: Any) -> bool:
     """Return whether a value is a symbolic tensor of integers."""
-    return isinstance(item, Value) and item.node.type.dtype in INTEGERS
+    if not isinstance(item, Value) or item.node.type.dtype not in WHOLE:
+        return False
+    if item.node.type.dtype == "uint8" and habits_of(item.trace).bytes_are_masks:
+        raise TypeError("an index of uint8 is a mask in torch: cast it to bool, or to int64")
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def _is_whole(item: Any) -> bool:
 
 def _as_value(x: Tensor, item: Any) -> Any:
     if isinstance(item, Value):
-        if item.node.type.dtype not in (*INTEGERS, "int"):
+        if item.node.type.dtype not in (*WHOLE, "int"):
             raise TypeError(f"it indexes by {item.node.type.dtype}")
         return item
     array = np.asarray(item)

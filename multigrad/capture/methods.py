@@ -16,8 +16,9 @@ import numpy as np
 
 from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, cast, copy_of, lift, mark_view
-from . import arrays, composites, creation, elementwise, extremes, items
+from ..tracing.trace import Value, copy_of, lift, mark_view
+from . import arrays, casts, composites, creation, elementwise, extremes, items
+from .casts import cast
 from .dialect import find_dialect
 from .names import spelled
 from .readings import library_for
@@ -364,7 +365,8 @@ METHODS: dict[str, Callable[..., Any]] = {
         log1p; sin; cos; atan: arctan atan; tanh; erf; sigmoid; lt; le; gt; ge; eq; ne;
         and: logical_and; or: logical_or; xor: logical_xor; not: logical_not; isnan; isinf; isfinite
     """),
-    **elementwise.METHODS, **arrays.METHODS, "add": add, "addcdiv": composites.addcdiv,
+    **elementwise.METHODS, **arrays.METHODS, **casts.METHODS,
+    "add": add, "addcdiv": composites.addcdiv,
     "addcmul": composites.addcmul, "all": all, "amax": amax, "amin": amin, "any": any,
     "astype": astype, "bernoulli": composites.bernoulli, "bfloat16": bfloat16, "bool": bool_,
     "clamp": clamp, "clamp_max": clamp_max, "clamp_min": clamp_min, "clip": clip, "clone": clone,

@@ -11,10 +11,11 @@ import numpy as np
 
 from ..ops.numerics import as_numpy_dtype
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, cast
+from ..tracing.trace import Value
 from . import arrays, elementwise, methods, numpy_linalg, numpy_parts
 from .attributes import NUMPY, refusals
-from .dialect import Dialect, register_dialect
+from .casts import cast
+from .dialect import Dialect, Habits, register_dialect
 from .names import named
 
 Tensor = Any
@@ -171,5 +172,6 @@ register_dialect(
         one_class=True,
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
+        habits=Habits(small_integers_wrap=True),
     ),
 )

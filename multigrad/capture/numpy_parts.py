@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..tracing import xp_all as xp
-from . import composites, diagonals, nans, neighbors, parts, products
+from . import bits, composites, diagonals, nans, neighbors, parts, products
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -242,6 +242,7 @@ FUNCTIONS: dict[Any, Handler] = {
     **{getattr(np, name): stacked(getattr(parts, name)) for name in JOINED},
     **{getattr(np, name): leaving_nan(getattr(nans, name)) for name in WITHOUT_NAN},
     **{getattr(np, name): handler for name, handler in NEWER.items() if hasattr(np, name)},
+    np.packbits: bits.packbits, np.unpackbits: bits.unpackbits,
     np.broadcast_arrays: broadcast_arrays, np.meshgrid: meshgrid, np.append: append,
     np.atleast_1d: parts.each(parts.atleast_1d), np.atleast_2d: parts.each(parts.atleast_2d),
     np.atleast_3d: parts.each(parts.atleast_3d), np.rot90: rot90, np.fliplr: parts.fliplr,

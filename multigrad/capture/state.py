@@ -20,7 +20,7 @@ import numpy as np
 from ..active.identity import Same, attributes_of, is_plain, value_key
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
-from ..ir.types import BOOL, FLOATS, INTEGERS, dtype_name
+from ..ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..tracing.trace import Trace, Value
 from .dialect import contents, load_dialects, mentioned, nested_codes, registered_dialects
 from .libraries import is_library_file
@@ -116,7 +116,7 @@ def _is_tensor(value: Any) -> bool:
     try:
         if backend_of(value).name == "numpy":
             return False
-        return dtype_name(value.dtype) in (*FLOATS, *INTEGERS, BOOL)
+        return dtype_name(value.dtype) in (*FLOATS, *WHOLE, BOOL)
     except BackendNotFound:
         return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..ir.types import BOOL, INPUT_SHAPE, INTEGERS, T
+from ..ir.types import BOOL, INPUT_SHAPE, WHOLE, T
 from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
 from ..tracing.answers import is_asked_by, place_of
@@ -58,7 +58,7 @@ class SymbolicDType:
 
     @property
     def is_floating_point(self) -> bool:
-        return self.symbol not in (BOOL, *INTEGERS)
+        return self.symbol not in (BOOL, *WHOLE)
 
 
 class SymbolicDevice:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, T
+from ..ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from ..tracing import xp_all as xp
 from ..tracing.trace import NeedsConcrete, dtype_name
 from ..tracing.xp_all import *
@@ -25,6 +25,8 @@ Tensor = Any
 
 __array_api_version__ = "2024.12"
 bool, int32, int64 = SymbolicDType(BOOL), SymbolicDType(INT32), SymbolicDType(INT64)
+int8, uint8, int16 = (SymbolicDType(name) for name in SMALL)
+float8_e4m3fn, float8_e5m2 = (SymbolicDType(name) for name in FLOAT8)
 float16, bfloat16, float32, float64 = (SymbolicDType(name) for name in FLOATS)
 newaxis = None
 
@@ -126,8 +128,10 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     if not isinstance(kind, str):
         return dtype == kind
     name = dtype_name(dtype)
-    own = {BOOL: ("bool",), **dict.fromkeys(INTEGERS, ("integral", "signed integer", "numeric"))}
-    return kind in own.get(name, ("real floating", "numeric"))
+    if name in WHOLE:
+        sign = "unsigned" if name.startswith("u") else "signed"
+        return kind in ("integral", f"{sign} integer", "numeric")
+    return kind in (("bool",) if name == BOOL else ("real floating", "numeric"))
 
 
 def vector_norm(x: Tensor, *, axis: Any = None, keepdims: Any = False, ord: Any = 2) -> Tensor:
@@ -143,8 +147,29 @@ linalg = SimpleNamespace(
 )
 
 __all__ = [
-    "arange", "asarray", "bfloat16", "bool", "empty_like", "eye", "finfo", "float16", "float32",
-    "float64", "full",
-    "int32", "int64", "isdtype", "linalg", "linspace", "newaxis", "ones", "zeros",
+    "arange",
+    "asarray",
+    "bfloat16",
+    "bool",
+    "empty_like",
+    "eye",
+    "finfo",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "float64",
+    "full",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "isdtype",
+    "linalg",
+    "linspace",
+    "newaxis",
+    "ones",
+    "uint8",
+    "zeros",
 ]  # fmt: skip
 __all__ += xp.__all__

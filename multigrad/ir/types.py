@@ -7,6 +7,7 @@ weak: a Python number or a run-time parameter that takes the dtype of the tensor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,11 @@ BOOL = "bool"
 INT32 = "int32"  # the integers of bit operations
 INT64 = "int64"  # places, and integers that a Function is given
 INTEGERS = (INT32, INT64)
+SMALL = ("int8", "uint8", "int16")  # kept as such; ops compute on them in int32 and wrap around
+WHOLE = (*SMALL, *INTEGERS)
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")  # kept as such; no op computes on them
+DTYPES = (BOOL, *WHOLE, *FLOAT8, *FLOATS)
 
 Shape = str | tuple[object, ...]
 INPUT_SHAPE = "x"  # the shape of tin and grad_out
@@ -59,7 +64,16 @@ INPUT = Type("tensor", T, INPUT_SHAPE)
 
 def is_float(type_: Type) -> bool:
     """Return whether a value of this type carries gradients."""
-    return type_.dtype == T or type_.dtype in FLOATS or type_.dtype == "float"
+    return type_.dtype in (T, *FLOATS, *FLOAT8, "float")
+
+
+def promote(dtypes: Iterable[str]) -> str | None:
+    """Return the integer dtype that holds those of several; None: there are none."""
+    kinds = set(dtypes)
+    for wide in (INT64, INT32):
+        if wide in kinds:
+            return wide
+    return "int16" if "int16" in kinds or len(kinds) > 1 else next(iter(kinds), None)
 
 
 def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:

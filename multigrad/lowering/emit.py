@@ -237,7 +237,7 @@ class _Writer:
         positions = self.backend.kernels.fast.constants.get(user.op, ())
         # What is prepared has the input's dtype, which would be another beside integers.
         alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
-        return alike and user.operands.index(operand) in positions
+        return alike and self.like is not None and user.operands.index(operand) in positions
 
     def operand(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return an operand's text; a weak scalar that meets a tensor takes its dtype."""
@@ -275,8 +275,8 @@ class _Writer:
         if name == "dtype":
             if value == T and self.like is not None:
                 return f"{self.like}.dtype"
-            if value == T and self.emission.dtype is not None:
-                value = self.emission.dtype
+            if value == T:  # of a function of integers alone, as most libraries have it
+                value = self.emission.dtype or "float32"
             return self.emission.bind(f"dtype_{value}", self.backend.tensors.dtype(value))
         if isinstance(value, ArrayValue):
             return self.emission.bind("values", value)

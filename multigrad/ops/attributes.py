@@ -9,7 +9,7 @@ import unicodedata
 from typing import TypeGuard
 
 from ..ir.op import REQUIRED, Attr
-from ..ir.types import BOOL, FLOATS, INTEGERS, T
+from ..ir.types import DTYPES, T
 
 # --- legal values ------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ def is_number_or_none(value: object) -> bool:
 
 
 def is_dtype(value: object) -> bool:
-    return value is None or value in (T, BOOL, *INTEGERS, *FLOATS)
+    return value is None or value in (T, *DTYPES)
 
 
 def is_count(value: object) -> bool:

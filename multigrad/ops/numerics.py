@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.types import FLOAT8
+
 Array = Any  # numpy.ndarray or a NumPy scalar
 Axis = int | tuple[int, ...] | None
 
@@ -67,11 +69,11 @@ def from_scipy(name: str) -> Callable[..., Array]:
 
 
 def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype, bfloat16 included."""
+    """Return the NumPy dtype, those of ml_dtypes included."""
     if isinstance(dtype, np.dtype):
         return dtype
-    if dtype == "bfloat16":
+    if dtype in ("bfloat16", *FLOAT8):
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(getattr(ml_dtypes, dtype))
     return np.dtype(dtype)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.types import FLOAT8
 from .arithmetic import maximum, minimum
 from .attributes import DTYPE, number, number_or_none
 from .numerics import Array, as_numpy_dtype
@@ -78,19 +79,22 @@ NAN_TO_NUM = function(
 
 def cast(x: Array, *, dtype: Any) -> Array:
     x, target = np.asarray(x), as_numpy_dtype(dtype)
-    if target.kind == "i" and x.dtype.kind in "fV":
-        return to_int32(x) if target == np.int32 else to_int64(x)
+    if target.kind in "iu" and x.dtype.kind in "fV":
+        return to_int64(x) if target == np.int64 else to_integers(x, target)
+    if target.name in FLOAT8 and x.dtype == np.float64:  # rounded twice, as everywhere
+        x = x.astype(np.float32)
     return x.astype(target)
 
 
-def to_int32(x: Array) -> Array:
-    """Truncated, within the range of int32, 0 for NaN: NumPy leaves these to the processor."""
-    whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
-    return np.clip(whole, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+def to_integers(x: Array, dtype: Any) -> Array:
+    """Truncated, within the range of the dtype, 0 for NaN: NumPy leaves these to the processor."""
+    whole, range_ = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
+    return np.clip(whole, range_.min, range_.max).astype(dtype)
 
 
 # The largest number below 2**63 in all float dtypes that have one so large.
 LARGEST = 255 * 2.0**55
+MOST_IN_FLOAT8 = 464.0  # rounds to 448, the largest number of float8_e4m3fn
 
 
 def to_int64(x: Array) -> Array:
@@ -116,7 +120,8 @@ def stop_gradient(x: Array) -> Array:
 
 CAST = op(
     "cast", "x", dtype=DTYPE, coerce="raw", numpy=cast, vjp=cast_vjp, result=cast_to,
-    doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0.",
+    doc="x in another dtype; T is the input's. To integers: truncated, saturated, NaN gives 0; "
+    "integers wrap around. To float8: by float32, and NaN beyond float8_e4m3fn.",
     xp="astype", composed=True, degree=linear,
 )  # fmt: skip
 FULL_LIKE = op(

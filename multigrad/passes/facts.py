@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import Node, walk
-from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, INTEGERS, SCALAR_SHAPE, T
+from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
 
 def is_tensor_input(node: Node) -> bool:
@@ -17,7 +17,7 @@ def is_tensor_input(node: Node) -> bool:
 
 def is_place(node: Node) -> bool:
     """Return whether a node is a tensor of integers."""
-    return node.type.kind == "tensor" and node.type.dtype in INTEGERS
+    return node.type.kind == "tensor" and node.type.dtype in WHOLE
 
 
 def shape_fact(node: Node, what: str) -> str | None:
@@ -43,7 +43,7 @@ def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
     with np.errstate(all="ignore"):
         for each in walk((node,)):
             if is_tensor_input(each):
-                dtype = "int32" if each.type.dtype in INTEGERS else "float32"
+                dtype = "int32" if each.type.dtype in WHOLE else "float32"
                 dtype = BOOL if each.type.dtype == BOOL else dtype
                 done[each] = np.zeros(facts[shape_fact(each, "shape") or ""], dtype)
             elif each.op is ops.INPUT:

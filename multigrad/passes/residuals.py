@@ -24,7 +24,8 @@ INFINITE = 1 << 40
 # lives on anyway.
 FULL, REDUCED, SINGLE = 64, 8, 1
 BYTES = {
-    BOOL: 1, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8, T: 4,
+    BOOL: 1, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int16": 2,
+    "int32": 4, "int64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "float32": 4, "float64": 8, T: 4,
 }  # fmt: skip
 
 

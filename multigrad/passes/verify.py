@@ -8,7 +8,7 @@ from .. import ops
 from ..errors import MultigradError
 from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node
-from ..ir.types import BOOL, FLOATS, INTEGERS, T
+from ..ir.types import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
 
 Check = Callable[[Node, Graph], str | None]
 
@@ -92,6 +92,9 @@ def arithmetic_takes_numbers(node: Node, graph: Graph) -> str | None:
 
 def integers_are_for_integer_ops(node: Node, graph: Graph) -> str | None:
     tensors = [o.type.dtype for o in node.operands if o.type.kind == "tensor"]
+    kept = next((dtype for dtype in tensors if dtype in (*SMALL, *FLOAT8)), None)
+    if kept and node.op.coerce not in ("raw", "indices"):
+        return f"no op computes in {kept}"
     if node.op.coerce == "int":
         wrong = [o.type for o in node.operands if o.type.dtype not in (*INTEGERS, "int")]
         return f"it needs integers, not {wrong[0]}" if wrong else None
@@ -108,7 +111,7 @@ def keys_are_for_draws(node: Node, graph: Graph) -> str | None:
 
 
 def dtypes_are_known(node: Node, graph: Graph) -> str | None:
-    tensors, scalars = {T, BOOL, *INTEGERS, *FLOATS}, {"float", "int", "bool"}
+    tensors, scalars = {T, *DTYPES}, {"float", "int", "bool"}
     known = {"tensor": tensors, "scalar": scalars, "key": {"uint32"}}
     if node.type.dtype in known[node.type.kind]:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.discovery import backend_of
-from ..ir.types import BOOL, INTEGERS, T
+from ..ir.types import BOOL, WHOLE, T
 from ..ops.numerics import as_numpy_dtype
 
 Array = Any
@@ -134,7 +134,7 @@ def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
 def _fill(slot: Slot, generator: np.random.Generator) -> Array:
     if slot.dtype == BOOL:
         return generator.integers(0, 2, slot.shape).astype(bool)
-    if slot.dtype in INTEGERS:
+    if slot.dtype in WHOLE:
         return generator.integers(0, 3, slot.shape).astype(slot.dtype)
     return np.asarray(generator.normal(size=slot.shape), as_numpy_dtype(slot.dtype))
 

@@ -15,7 +15,7 @@ from ..documents.forms import Form
 from ..ground.trees import optree
 from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node, make_node
-from ..ir.types import BOOL, FLOAT_SCALAR, FLOATS, INTEGERS, KEY, UNKNOWN, T, Type, is_float
+from ..ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import OWN_NAMES, FunctionGraph
 from ..passes.serialize import (
     LARGEST_INDEX,
@@ -168,7 +168,7 @@ def _decode_leaf(data: Data, where: str) -> Leaf:
             fail(where, "its value is a number, bool, string or null")
         return Leaf(kind, path, name, value=value)
     dtype = fields.get("dtype", "")
-    if kind == "tensor" and (type(dtype) is not str or dtype not in (T, *FLOATS, *INTEGERS, BOOL)):
+    if kind == "tensor" and (type(dtype) is not str or dtype not in (T, *DTYPES)):
         fail(where, f"{describe(dtype)} is no dtype of a tensor")
     return Leaf(kind, path, name, dtype)
 

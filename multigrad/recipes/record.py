@@ -30,7 +30,7 @@ from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
 from ..ir import questions
 from ..ir.graph import Graph, Node
-from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
+from ..ir.types import FLOAT8, FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
 from ..passes.simplify import simplify, without_stops
@@ -233,7 +233,13 @@ class _Recording:
         )
 
     def check_notes(self, outputs: list[Any]) -> None:
-        """Refuse what is noted on a tensor that the caller gets."""
+        """Refuse what is noted on a tensor that the caller gets, and dtypes that no call passes."""
+        for value in (each for each in outputs if isinstance(each, V)):
+            if value.node.type.dtype in FLOAT8:
+                dtype = value.node.type.dtype
+                raise NotCaptured(
+                    self.trace.error(f"returns {dtype}, which stays inside: cast to a float dtype")
+                )
         noted = {name for each in outputs if isinstance(each, V) for name in each.notes or ()}
         for name in noted - {"requires_grad"}:  # which every framework decides by itself
             raise NotCaptured(

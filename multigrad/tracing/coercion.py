@@ -13,8 +13,22 @@ from .. import ops
 from ..ir.graph import Node, make_node
 from ..ir.op import Op
 from ..ir.questions import note
-from ..ir.types import BOOL, INT32, INT64, INTEGERS, SCALAR_SHAPE, T, Type, is_float
+from ..ir.types import (
+    BOOL,
+    FLOAT8,
+    INT32,
+    INT64,
+    SCALAR_SHAPE,
+    SMALL,
+    WHOLE,
+    T,
+    Type,
+    is_float,
+    promote,
+)
 from .constants import array_node
+
+HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # what holds others' integers
 
 
 class NeedsConcrete(Exception):
@@ -38,6 +52,9 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
         TypeError: they are of a kind that it does not take.
         NeedsConcrete: whether a cast is due depends on the input's dtype.
     """
+    eighths = [node.type for node in nodes if node.type.dtype in FLOAT8]
+    if eighths and op.coerce not in ("raw", "indices"):
+        raise TypeError(f"no op computes in {eighths[0].dtype}: cast to a float dtype first")
     if op.coerce == "raw":
         if op is ops.FULL_LIKE and nodes[1].type.shape != SCALAR_SHAPE:
             raise TypeError(f"it fills with one number, not {nodes[1].type}")
@@ -53,7 +70,7 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
     if op.coerce == "int":
         target = _integers(nodes) or INT32
         for node in nodes:
-            if node.type.dtype not in (*INTEGERS, "int") and not _is_integer_array(node):
+            if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
                 raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
         return _in_dtype(nodes, target)
     if op.coerce == "where":
@@ -82,7 +99,7 @@ def _places(node: Node) -> Node:
         TypeError: they are no integers.
     """
     is_array = _is_integer_array(node)
-    if node.type.kind != "tensor" or not (is_array or node.type.dtype in INTEGERS):
+    if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
         raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
     return node if node.type.dtype == INT64 else cast_node(node, INT64)
 
@@ -120,11 +137,59 @@ def _is_integer_array(node: Node) -> bool:
 
 
 def _integers(nodes: list[Node]) -> str | None:
-    """Return the wider integer dtype of tensors among integers and bools; None: these are not."""
+    """Return the dtype that an op computes in among integers and bools; None: these are not."""
+    kind = _promoted(nodes)
+    return INT32 if kind in SMALL else kind
+
+
+def _promoted(nodes: list[Node]) -> str | None:
+    """Return the integer dtype of tensors among integers and bools; None: these are not."""
     kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
     if any("float" in kind for kind in kinds):
         return None
-    return max((n.type.dtype for n in nodes if n.type.dtype in INTEGERS), default=None)
+    tensors = {n.type.dtype for n in nodes if n.type.dtype in WHOLE}
+    if not tensors or not tensors.issubset(SMALL):
+        return promote(tensors)
+    # Constants are weak, but what overflows with them does so in few bits only.
+    arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
+    return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
+
+
+# Ops of which the last bits of a result follow from the last bits of the operands.
+MODULAR = (
+    ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.WHERE, ops.BITWISE_AND, ops.BITWISE_OR,
+    ops.BITWISE_XOR, ops.BITWISE_INVERT, ops.BITWISE_LEFT_SHIFT, ops.BITWISE_RIGHT_SHIFT,
+)  # fmt: skip
+
+
+def small_dtype(op: Op, nodes: list[Node]) -> str | None:
+    """Return the dtype of few bits that the integers of an op have, which computes in int32; None:
+    they have none.
+
+    Raises:
+        TypeError: a number beside them does not fit, so that libraries differ.
+    """
+    if not (op.integer or op.coerce == "int"):
+        if op in (ops.POW, ops.PROD) and _promoted(nodes) in SMALL:
+            raise TypeError(f"it computes in floats, not {_promoted(nodes)}: cast to int32 first")
+        return None
+    small = _promoted(nodes)
+    if small not in SMALL:
+        return None
+    for node in nodes if op not in MODULAR else ():
+        if node.type.kind == "scalar" and node.type.dtype == "int":
+            number = node.attr("value") if node.op is ops.CONST else None
+            if number is None or not _fits(number, small):
+                given = "a length" if number is None else number
+                raise TypeError(f"{given} beside {small}: cast to int32 first")
+    return small
+
+
+def _fits(number: int, dtype: str) -> bool:
+    """Return whether a dtype of few bits has a number."""
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
+    return low <= number < low + 2**bits
 
 
 def _wider(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from .. import ops
 from ..errors import UnsupportedOp
 from ..ir.graph import Graph, Node, make_node, walk
-from ..ir.types import UNKNOWN, is_float
+from ..ir.types import FLOAT8, UNKNOWN, is_float
 from . import xp_all as xp
 from .calls import Calls
 from .trace import Trace, Value
@@ -96,6 +96,11 @@ def accumulate_all(
         for operand, share in zip(node.operands, shares, strict=True):
             if share is None or operand not in active or not is_float(operand.type):
                 continue
+            if operand.type.dtype in FLOAT8:
+                raise trace.error(
+                    f"takes a derivative through {operand.type.dtype}, in which cotangents would "
+                    "be rounded. Stop the gradient there, or give one of your own"
+                )
             share = _match(trace, share, operand)
             known = cotangents.get(operand)
             cotangents[operand] = share if known is None else known + share

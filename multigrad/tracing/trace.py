@@ -20,13 +20,13 @@ from ..errors import TraceError
 from ..ir.graph import Location, Node, make_node
 from ..ir.op import Op
 from ..ir.questions import note
-from ..ir.types import BOOL, FLOATS, INTEGERS, KEY, T, Type, dtype_name
+from ..ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name
 from ..ir.wording import WORDS
 from ..passes.bools import on_bools
 from ..passes.scalars import constant, on_numbers
 from .answers import Answers
 from .assertions import Assumption
-from .coercion import NeedsConcrete, cast_node, coerce
+from .coercion import NeedsConcrete, cast_node, coerce, small_dtype
 from .constants import lift_array
 
 __all__ = [
@@ -245,6 +245,8 @@ EXACT_POWERS = {row.power: row for row in ops.CALLABLE_OPS if row.power is not N
 def pow(a: Any, b: Any) -> Any:
     """a to the power b; squares and square roots take their own ops, which are exact."""
     if isinstance(b, int | float) and not isinstance(b, bool):
+        if b == 2 and isinstance(a, Value) and a.node.type.dtype in WHOLE:
+            return a * a
         if b in EXACT_POWERS:
             return apply(EXACT_POWERS[b], a)
         if b in (1, 3):
@@ -265,6 +267,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
         op, is_bool = on_bools(op, nodes)
+        small = small_dtype(op, nodes)
         nodes = coerce(op, nodes, trace.facts)
         type_ = op.result(*[node.type for node in nodes], **attrs)
     except TypeError as error:
@@ -278,6 +281,8 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     value = trace.value(node)
     if is_bool:
         return apply(ops.NE, value, 0)
+    if small and type_.dtype == INT32:
+        return apply(ops.CAST, value, dtype=small)
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
     return value
@@ -305,7 +310,7 @@ def lift(trace: Trace, operand: Any) -> Node:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """x in another dtype: bool, int32, int64, a float one, or that of a symbolic value.
+    """x in another dtype: bool, an integer or a float one, or that of a symbolic value.
 
     A bool tensor cast to any float dtype takes the input's: 0 and 1 are exact in all of them, so
     `mask.float()` does not tie a rule to float32.
@@ -325,12 +330,13 @@ def cast(x: Any, dtype: Any) -> Any:
         return x
     if name == BOOL:
         return apply(ops.NE, x, 0)
-    if name not in (T, *INTEGERS, *FLOATS):
+    if name not in (T, *DTYPES):
         advice = "Cast to one of these"
         if name.startswith(("complex", "cfloat", "cdouble")):
             advice = "Cast to a float dtype, or apply the rule to the real and the imaginary part"
         raise x.trace.error(
-            f"casts to {name}: rules compute in bool, int32, int64 and float dtypes. {advice}"
+            f"casts to {name}: rules compute in bool, int8, uint8, int16, int32, int64 and float "
+            f"dtypes. {advice}"
         )
     result = apply(ops.CAST, x, dtype=name)
     # Perhaps its own, which makes no copy.

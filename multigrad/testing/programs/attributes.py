@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multigrad import ops
 from multigrad.ir.array_values import freeze
 from multigrad.ir.op import Attr, Op
-from multigrad.ir.types import FLOATS, INT32, INT64, T
+from multigrad.ir.types import FLOATS, INT32, INT64, SMALL, T
 from multigrad.ops import attributes
 
 from ..declared import NEED_AN_AXIS, domain_of
@@ -66,7 +66,7 @@ def pick_axes(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]
 
 def pick_dtype(draw: Draw, op: Op, shapes: Sequence[Shape], drawn: dict[str, Any]) -> Any:
     if op is ops.CAST:
-        return draw(st.sampled_from([T, INT32, INT64, *FLOATS]))
+        return draw(st.sampled_from([T, INT32, INT64, *SMALL, *FLOATS]))
     return draw(st.sampled_from([T]))
 
 

@@ -21,7 +21,9 @@ Array = Any
 Function = Callable[..., Array]
 BOOL, INT32, INT64 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 INTEGERS = (INT32, INT64)
-EXACT = (BOOL, *INTEGERS)
+SMALL = tuple(map(np.dtype, (np.int8, np.uint8, np.int16)))
+WHOLE = (*SMALL, *INTEGERS)
+EXACT = (BOOL, *WHOLE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,7 @@ def as_dtype(x: Bounded, dtype: Any) -> Bounded:
     if x.dtype == dtype and not x.weak:
         return Bounded(x.value, x.error, dtype, x.signed)
     if dtype in EXACT or x.dtype == BOOL:  # a weak integer is rounded below
-        value = np.asarray(x.value).astype(np.int64 if dtype in INTEGERS else np.float64)
+        value = np.asarray(x.value).astype(np.int64 if dtype in WHOLE else np.float64)
         doubt = np.asarray(x.error)
         return Bounded(value, doubt if x.dtype != BOOL else np.where(doubt > 0, 1.0, 0.0), dtype)
     wide = np.asarray(x.value).astype(np.float64)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from multigrad import ops
 from multigrad.ir.graph import Node, make_node
 from multigrad.ir.op import Op
-from multigrad.ir.types import BOOL, T, is_float
-from multigrad.ir.types import INTEGERS as WHOLE
+from multigrad.ir.types import BOOL, WHOLE, T, is_float
 from multigrad.ops.properties import Domain
 from multigrad.passes.scalars import constant
 from multigrad.tracing.coercion import coerce

@@ -24,6 +24,7 @@ from .bounded import (
     INT32,
     INT64,
     INTEGERS,
+    SMALL,
     Bounded,
     as_dtype,
     known,
@@ -39,6 +40,7 @@ DTYPES = {
     "bool": BOOL,
     "int32": INT32,
     "int64": INT64,
+    **{dtype.name: dtype for dtype in SMALL},
     **{dtype.name: dtype for dtype in oracles.DTYPES},
 }
 WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE | linalg.WIDE

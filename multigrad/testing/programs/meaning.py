@@ -18,7 +18,7 @@ from multigrad.ops.results import PER_ELEMENT
 
 from ..differences import DESIGNED
 from ..oracles import finfo
-from .bounded import BOOL, EXACT, INTEGERS, Bounded, Function, difference, settle, way
+from .bounded import BOOL, EXACT, WHOLE, Bounded, Function, difference, settle, way
 
 Array = Any
 Moves = list[tuple[Array, Array]]  # other values of an operand, and a mask of where they may stand
@@ -67,9 +67,9 @@ def by_meaning(
 
 def integer_of(x: Bounded, dtype: Any) -> Any:
     """The dtype that an operand has as an array; None: that of its value."""
-    if x.dtype not in INTEGERS:
+    if x.dtype not in WHOLE:
         return None
-    return dtype if dtype in INTEGERS else None if x.weak else x.dtype
+    return dtype if dtype in WHOLE else None if x.weak else x.dtype
 
 
 def is_rounded(op: Op, name: str, dtype: Any) -> bool:

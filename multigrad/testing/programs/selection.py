@@ -11,8 +11,9 @@ from ..oracles import finfo
 from .bounded import (
     BOOL,
     EXACT,
-    INT32,
-    INTEGERS,
+    INT64,
+    SMALL,
+    WHOLE,
     Bounded,
     Function,
     as_dtype,
@@ -65,21 +66,28 @@ def classification(function: Function, sign_of_zero: bool = False) -> Function:
     return classify
 
 
+INT32_RANGE = (-(2.0**31), 2.0**31 - 1)
+
+
 def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
     return choose(condition, a, b)
 
 
 def cast(x: Bounded, dtype: Any) -> Bounded:
-    if dtype not in INTEGERS or x.dtype in EXACT:
+    if dtype in SMALL and x.dtype in EXACT:
+        value = np.asarray(x.value).astype(np.int64).astype(dtype).astype(np.int64)
+        return Bounded(value, np.where(np.asarray(x.error) > 0, np.inf, 0.0), dtype)
+    if dtype not in WHOLE or x.dtype in EXACT:
         return as_dtype(x, dtype)
+    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype in SMALL else INT32_RANGE
 
     def truncate(array: Array) -> Array:
         whole = np.nan_to_num(np.trunc(array), nan=0.0, posinf=2.0**31, neginf=-(2.0**31))
-        return np.clip(whole, -(2.0**31), 2.0**31 - 1)
+        return np.clip(whole, low, high)
 
     value = truncate(x.value)
     error = np.maximum(difference(truncate(x.low), value), difference(truncate(x.high), value))
-    far = (dtype != INT32) & (np.abs(value) >= 2.0**31 - 1)  # JAX may have no larger ones
+    far = (dtype == INT64) & (np.abs(value) >= 2.0**31 - 1)  # JAX may have no larger ones
     return Bounded(value.astype(np.int64), np.where(x.lost | far, np.inf, error), dtype)
 
 

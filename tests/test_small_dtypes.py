@@ -1,0 +1,142 @@
+"""Integers of few bits and float8 on every backend: what wraps around, what is out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import TraceError
+
+xp: Any = xg.xp
+Tensor = Any
+SMALL = ("int8", "uint8", "int16")
+EDGES = np.array(
+    [0.7, -0.7, -0.0, 127.6, 128.0, -128.9, -129.0, 255.9, 256.0, 300.0, -300.0, 4e4, -4e4, 3e9,
+     np.inf, -np.inf, np.nan], np.float32,
+)  # fmt: skip
+
+
+def run(backend: Any, function: Callable[..., Any], *arrays: Any) -> Any:
+    result = xg.function(function, native=False)(*map(backend.array, arrays))
+    return backend.numpy(result)
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_a_float_out_of_range_is_the_nearest_integer_and_nan_is_0(backend: Any, dtype: str) -> None:
+    whole = run(backend, lambda x: xp.astype(x, getattr(xp, dtype)), EDGES)
+    limits = np.iinfo(dtype)
+    expected = np.clip(np.trunc(np.nan_to_num(EDGES, nan=0.0)), limits.min, limits.max)
+    assert whole.dtype == dtype
+    np.testing.assert_array_equal(whole, expected)
+
+
+WRAPPING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": lambda a, b: a + b + 100,
+    "difference": lambda a, b: a - b - 7,
+    "product": lambda a, b: a * b * 3,
+    "negative": lambda a, b: -a,
+    "absolute": lambda a, b: abs(b),
+    "square": lambda a, b: a**2 + b**2,
+    "quotient": lambda a, b: a // 3 + b // -5 if a.dtype != np.uint8 else a // 3 + b // 5,
+    "remainder": lambda a, b: a % 7,
+    "shifts": lambda a, b: (a << 3) ^ (b >> 2),
+    "bits": lambda a, b: (a & b) | ~a,
+    "constant": lambda a, b: a * np.array([3, 5, 7, 9, 11], a.dtype),
+    "wider constant": lambda a, b: a * np.array([3, 500, 7, 9, 11]),
+    "extremes": lambda a, b: np.max(a, axis=0) - np.min(b, axis=0),
+    "chosen": lambda a, b: np.where(a > b, a, b),
+    "joined": lambda a, b: np.concatenate([a, b]),
+    "stacked": lambda a, b: np.stack([a, b]),
+    "moved": lambda a, b: np.flip(a)[:, 1:].T,
+    "total": lambda a, b: np.sum(a, axis=0),
+    "packed": lambda a, b: np.packbits(a > b, axis=1),
+    "unpacked": lambda a, b: np.unpackbits(np.packbits(a > b, axis=0), axis=0, count=3),
+}
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_integers_of_few_bits_compute_as_in_numpy(backend: Any, dtype: str) -> None:
+    limits, generator = np.iinfo(dtype), np.random.default_rng(0)
+    a, b = generator.integers(limits.min, limits.max, (2, 3, 5), dtype, endpoint=True)
+    for name, function in WRAPPING.items():
+        with np.errstate(all="ignore"):
+            expected = function(a, b)
+        graph = xg.function(function, native=False, dialect="numpy", prove=False)
+        with backend.precision(np.dtype("int64")):
+            result = backend.numpy(graph(backend.array(a), backend.array(b)))
+        kind = np.dtype("int64") if expected.dtype == np.uint64 else expected.dtype
+        assert result.dtype == kind, name
+        np.testing.assert_array_equal(result, expected, err_msg=name)
+
+
+def test_integers_of_two_dtypes_meet_in_the_one_that_holds_both(backend: Any) -> None:
+    arrays = [np.array([100, -100, 7], np.int8), np.array([250, 3, 200], np.uint8)]
+    for other in ("int8", "uint8", "int16", "int32"):
+        third = np.array([3, 4, 5], other)
+        for first in arrays:
+            result = run(backend, lambda a, b: a * b, first, third)
+            assert result.dtype == (first * third).dtype
+            np.testing.assert_array_equal(result, first * third)
+
+
+def test_beside_floats_integers_of_few_bits_are_numbers(backend: Any) -> None:
+    q, x = np.array([100, -128, 7], np.int8), np.array([0.5, 2.0, -3.0], np.float32)
+    np.testing.assert_array_equal(run(backend, lambda q, x: (q + x) * q, q, x), (q + x) * q)
+    halves = run(backend, lambda q: (q - 3) * 0.5, q)
+    np.testing.assert_array_equal(halves, np.array([48.5, 62.5, 2.0], np.float32))
+
+
+def test_a_number_that_does_not_fit_is_refused_where_libraries_differ() -> None:
+    q = np.array([100, 3], np.uint8)
+    for function in (lambda q: q > -1, lambda q: np.maximum(q, 300), lambda q: q // 300):
+        with pytest.raises(TraceError, match="beside uint8: cast to int32 first"):
+            xg.function(function, native=False)(q)
+
+
+def test_a_residual_may_have_few_bits(backend: Any) -> None:
+    @xg.custom_gradient
+    def absolute(x: Tensor) -> Any:
+        sign = xp.astype(xp.where(x >= 0, 1.0, -1.0), xp.int8)
+        return xp.abs(x), lambda ct: ct * xp.astype(sign, ct.dtype)
+
+    x = np.array([0.0, -2.0, 3.0], np.float32)
+    pull = xg.vjp(absolute, backend.array(x))[1]
+    np.testing.assert_array_equal(backend.numpy(pull(backend.array(x))[0]), [0.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("source", ["float16", "bfloat16", "float32", "float64"])
+def test_float8_rounds_as_in_ml_dtypes(backend: Any, dtype: str, source: str) -> None:
+    import ml_dtypes
+
+    words = np.arange(2**16, dtype=np.uint32)[::7]
+    x = np.concatenate([words << 16, words << 16 | 0x8000, words << 16 | 0x8001]).view(np.float32)
+    x = x.astype(getattr(ml_dtypes, source, source))
+    with np.errstate(all="ignore"):
+        expected = x.astype(np.float32).astype(getattr(ml_dtypes, dtype)).astype(x.dtype)
+
+    def rounded(x: Tensor) -> Tensor:
+        return xp.stop_gradient(xp.astype(xp.astype(x, getattr(xp, dtype)), x.dtype))
+
+    with backend.precision(x.dtype):
+        result = backend.numpy(xg.function(rounded, native=False)(backend.array(x)))
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(result.astype(np.float64), expected.astype(np.float64))
+
+
+def test_what_float8_cannot_do_is_refused() -> None:
+    x = np.ones(3, np.float32)
+    refused: dict[str, Callable[[Tensor], Tensor]] = {
+        "no op computes in float8_e5m2": lambda x: xp.astype(x, xp.float8_e5m2) * 2,
+        "a derivative through float8_e5m2": lambda x: xp.astype(
+            xp.astype(x, xp.float8_e5m2), xp.float32
+        ),
+        "returns float8_e5m2": lambda x: xp.astype(x, xp.float8_e5m2),
+    }
+    for message, function in refused.items():
+        with pytest.raises(TraceError, match=message):
+            xg.function(function, native=False)(x)
