@@ -23,6 +23,7 @@ from multigrad.capture.symbols import SymbolicShape
 from . import (
     attributes,
     capture_arrays,
+    capture_convolutions,
     capture_elementwise,
     capture_parts,
     capture_places,
@@ -101,6 +102,7 @@ HANDLERS: dict[Any, Handler] = {
     **capture_arrays.ALIASES,
     **capture_places.ALIASES,
     **capture_shapes.ALIASES,
+    **capture_convolutions.ALIASES,
     **capture_parts.ALIASES,
     tf.as_dtype: as_dtype,
 }

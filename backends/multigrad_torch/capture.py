@@ -26,6 +26,7 @@ from . import (
     asked,
     attributes,
     capture_arrays,
+    capture_convolutions,
     capture_elementwise,
     capture_layers,
     capture_losses,
@@ -224,7 +225,8 @@ METHODS = {
 }
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
-    **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES, **asked.ALIASES,
+    **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_layers.ALIASES,
+    **capture_convolutions.ALIASES, **asked.ALIASES,
     **capture_losses.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,

@@ -29,7 +29,13 @@ from multigrad.ir.types import FLOATS, INT32, T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast, dtype_name
 
-from . import dialect_arrays, dialect_elementwise, dialect_losses, dialect_parts
+from . import (
+    dialect_arrays,
+    dialect_convolutions,
+    dialect_elementwise,
+    dialect_losses,
+    dialect_parts,
+)
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -161,6 +167,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         **dialect_elementwise.OPS,
         **dialect_arrays.OPS,
         **dialect_parts.OPS,
+        **dialect_convolutions.OPS,
         **dialect_losses.OPS,
         **TENSORS,
     },
@@ -251,12 +258,38 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         for name, value in vars(self).items()
     }
     made = object.__new__(type(self))  # whose functions of Keras's, an activation, take symbols
+    held.update(
+        {
+            name: substitute(MethodType(method, made), trace)
+            for name, method in methods_of(type(self)).items()
+        }
+    )
     vars(made).update(held)
     result = substitute(MethodType(type(self).call, made), trace)(*args, **kwargs)
     for name, value in vars(made).items():
         if value is not held.get(name):
             raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
     return result
+
+
+@functools.cache
+def methods_of(kind: type) -> dict[str, FunctionType]:
+    """Return the methods of a class of Keras's layers that its `call` calls, and those that they
+    call.
+    """
+    found: dict[str, FunctionType] = {}
+    names = [*kind.call.__code__.co_names]  # type: ignore[attr-defined]
+    while names:
+        name = names.pop()
+        method = getattr(kind, name, None)
+        if (
+            name not in found
+            and isinstance(method, FunctionType)
+            and not hasattr(keras.layers.Layer, name)
+        ):
+            found[name] = method
+            names += method.__code__.co_names
+    return found
 
 
 def is_activation(value: Any) -> bool:
