@@ -25,9 +25,13 @@ def conv(x: Tensor, w: Tensor, strides: Steps = 1, dilations: Steps = 1, groups:
         dilations: from one element of a window to the next.
         groups: of channels, which do not see each other.
     """
-    axes = w.ndim - 2
-    if axes < 1 or x.ndim != w.ndim:
-        raise TypeError(f"conv takes x and w of as many axes, 3 or more, not {x.ndim} and {w.ndim}")
+    # In a VJP the ranks may be unknown; the strides are one each there.
+    axes = len(strides) if isinstance(strides, Sequence) else w.ndim - 2
+    ranks = {axes + 2, w.ndim or axes + 2, x.ndim or axes + 2}
+    if axes < 1 or len(ranks) > 1:
+        raise TypeError(
+            f"conv of {x.ndim} axes by kernels of {w.ndim}: as many, one per stride and two more"
+        )
     steps = {"strides": _each(strides, axes), "dilations": _each(dilations, axes)}
     return apply(ops.CONV, x, w, **steps, groups=_positive(groups))
 

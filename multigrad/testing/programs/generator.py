@@ -25,6 +25,7 @@ from multigrad.passes.scalars import constant
 from multigrad.passes.verify import verify
 
 from ..declared import domain_of
+from . import convolutions
 from .attributes import TAKING_PART, Draw, Refused, Shape
 from .builder import INTEGERS, Builder
 
@@ -206,7 +207,7 @@ RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
     ops.DIM: make_length, ops.SIZE: make_length, ops.FOLD_IN: make_fold_in,
     ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array, ops.TAKE_ALONG: make_take,
     ops.TAKE_AT: make_take, ops.UNTAKE_ALONG: make_untake, ops.UNTAKE_AT: make_untake,
-    ops.LAST_PUT: make_last_put,
+    ops.LAST_PUT: make_last_put, **convolutions.RECIPES,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from multigrad.ir.graph import Graph, Node
 from multigrad.ir.types import T
 
 from .. import oracles
-from . import arrays, elementwise, indices, ordering, selection, shapes
+from . import arrays, convolutions, elementwise, indices, ordering, selection, shapes
 from .bounded import (
     BOOL,
     INT32,
@@ -41,7 +41,7 @@ DTYPES = {
     "int64": INT64,
     **{dtype.name: dtype for dtype in oracles.DTYPES},
 }
-WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE
+WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE | convolutions.WIDE
 ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS | indices.ROWS  # these take numbers as they are
 
 
