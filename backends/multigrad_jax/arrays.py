@@ -13,7 +13,7 @@ from multigrad import ops
 from multigrad.backend import rows_of
 from multigrad.ir.op import Op
 
-from . import indices, linalg, ordering, random, shapes
+from . import convolutions, indices, linalg, ordering, random, shapes
 from .elementwise import accumulated, log1p
 
 Tensor = Any
@@ -192,6 +192,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
     **ordering.OPS,
+    **convolutions.OPS,
     **indices.OPS,
     **linalg.OPS,
     **shapes.OPS,

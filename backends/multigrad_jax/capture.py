@@ -31,6 +31,7 @@ from multigrad.tracing.trace import NeedsConcrete, Value
 from . import (
     attributes,
     capture_arrays,
+    capture_convolutions,
     capture_elementwise,
     capture_lax,
     capture_linalg,
@@ -279,6 +280,7 @@ ALIASES: dict[Any, Handler] = {
     jax.device_put: placed,
     **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES,
+    **capture_convolutions.ALIASES,
     **capture_parts.ALIASES,
     **capture_linalg.ALIASES,
     **capture_lax.ALIASES,

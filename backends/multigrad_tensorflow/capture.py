@@ -23,6 +23,7 @@ from multigrad.capture.symbols import SymbolicShape
 from . import (
     attributes,
     capture_arrays,
+    capture_convolutions,
     capture_elementwise,
     capture_linalg,
     capture_parts,
@@ -104,6 +105,7 @@ HANDLERS: dict[Any, Handler] = {
     **capture_places.ALIASES,
     **capture_quantization.ALIASES,
     **capture_shapes.ALIASES,
+    **capture_convolutions.ALIASES,
     **capture_parts.ALIASES,
     **capture_linalg.ALIASES,
     tf.as_dtype: as_dtype,

@@ -12,7 +12,7 @@ from multigrad.backend import rows_of
 from multigrad.ir.array_values import find_array
 from multigrad.ir.op import Op
 
-from . import indices, linalg, ordering, random, shapes
+from . import convolutions, indices, linalg, ordering, random, shapes
 from .ordering import wide
 
 Tensor: TypeAlias = torch.Tensor
@@ -218,6 +218,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
     **ordering.OPS,
+    **convolutions.OPS,
     **indices.OPS,
     **linalg.OPS,
     **shapes.OPS,

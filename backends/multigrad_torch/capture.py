@@ -27,6 +27,7 @@ from . import (
     attributes,
     capture_arrays,
     capture_asserted,
+    capture_convolutions,
     capture_elementwise,
     capture_layers,
     capture_linalg,
@@ -224,8 +225,8 @@ METHODS = {
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_linalg.ALIASES,
-    **capture_layers.ALIASES, **asked.ALIASES, **capture_losses.ALIASES,
-    **creation.creators(("torch",)),
+    **capture_layers.ALIASES, **capture_convolutions.ALIASES, **asked.ALIASES,
+    **capture_losses.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,

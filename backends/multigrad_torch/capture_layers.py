@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import layers, neighbors
+from multigrad.capture import layers
 from multigrad.capture import xp as xp_dialect
 from multigrad.capture.parts import length, rank
 from multigrad.tracing import xp_all as xp
@@ -153,50 +153,6 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     )
 
 
-def pooled(input: Tensor, sizes: Any, stride: Any, padding: Any, axes: int) -> Tensor:
-    """Return the windows of the last axes, their elements along new last axes."""
-
-    def per_axis(given: Any) -> list[int]:
-        return (
-            [*given] * (axes // len(given)) if isinstance(given, list | tuple) else [given] * axes
-        )
-
-    steps = per_axis(sizes if stride is None or stride == [] else stride)
-    pads = per_axis(padding)
-    x = xp.pad(input, tuple((n, n) for n in pads)) if any(pads) else input
-    for i, (size, step) in enumerate(zip(per_axis(sizes), steps, strict=True)):
-        x = neighbors.windows(x, i - axes - i, size, step)
-    return x
-
-
-def avg_pool(axes: int) -> Any:
-    """Return the mean over windows of the last axes."""
-
-    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
-               ceil_mode: bool = False, count_include_pad: bool = True,
-               divisor_override: Any = None) -> Tensor:  # fmt: skip
-        if ceil_mode or not count_include_pad or divisor_override is not None:
-            raise TypeError("avg_pool in ceil_mode, without the border or by another divisor")
-        over = tuple(range(-axes, 0))
-        return xp.mean(pooled(input, kernel_size, stride, padding, axes), over)
-
-    record.__name__ = record.__qualname__ = f"avg_pool{axes}d"
-    return record
-
-
-def global_pool(axes: int) -> Any:
-    """Return the mean over whole axes."""
-
-    def record(input: Tensor, output_size: Any) -> Tensor:
-        given = output_size if isinstance(output_size, list | tuple) else (output_size,)
-        if set(given) != {1}:
-            raise TypeError(f"adaptive_avg_pool to {output_size}; 1 is known")
-        return xp.mean(input, tuple(range(-axes, 0)), keepdims=True)
-
-    record.__name__ = record.__qualname__ = f"adaptive_avg_pool{axes}d"
-    return record
-
-
 METHODS: dict[str, Any] = {"prelu": prelu}
 ALIASES: dict[Any, Any] = {
     F.linear: linear, F.bilinear: bilinear, F.layer_norm: layer_norm, torch.layer_norm: layer_norm,
@@ -211,7 +167,4 @@ ALIASES: dict[Any, Any] = {
     **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), alpha_dropout),
     F.pixel_shuffle: pixel_shuffle, torch.pixel_shuffle: pixel_shuffle,
     F.pixel_unshuffle: pixel_unshuffle, torch.pixel_unshuffle: pixel_unshuffle,
-    F.avg_pool1d: avg_pool(1), F.avg_pool2d: avg_pool(2), F.avg_pool3d: avg_pool(3),
-    F.adaptive_avg_pool1d: global_pool(1), F.adaptive_avg_pool2d: global_pool(2),
-    F.adaptive_avg_pool3d: global_pool(3),
 }  # fmt: skip

@@ -61,16 +61,11 @@ def _trapezoids(y: Tensor, x: Any, dx: Any, axis: int) -> Tensor:
     return xp.divide(xp.multiply(width, pair), 2.0)
 
 
-def windows(x: Tensor, axis: int, size: Any, step: Any = 1, dilation: int = 1) -> Tensor:
+def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:
     """Every window of a length along an axis, its elements along a new last axis."""
-    size, step = operator.index(size), operator.index(step)
-    reach = (size - 1) * dilation + 1
-    places = (length(x, axis) - reach) // step + 1
-    if size < 1 or step < 1 or places < 1:
-        raise TypeError(f"windows of {size} by {step} of an axis of length {length(x, axis)}")
-    last = (places - 1) * step + 1
-    starts = range(0, size * dilation, dilation)
-    return xp.stack([at(x, axis, slice(i, i + last, step)) for i in starts], -1)
+    last = xp.moveaxis(x, axis, -1)
+    seen = xp.windows(last, operator.index(size), operator.index(step))
+    return xp.moveaxis(seen, -2, axis if axis >= 0 else axis - 1)
 
 
 # --- borders --------------------------------------------------------------------------------------

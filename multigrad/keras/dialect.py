@@ -31,6 +31,7 @@ from multigrad.tracing.trace import Value, cast, dtype_name
 
 from . import (
     dialect_arrays,
+    dialect_convolutions,
     dialect_elementwise,
     dialect_linalg,
     dialect_losses,
@@ -168,6 +169,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
         **dialect_arrays.OPS,
         **dialect_linalg.OPS,
         **dialect_parts.OPS,
+        **dialect_convolutions.OPS,
         **dialect_losses.OPS,
         **TENSORS,
     },
@@ -258,12 +260,38 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         for name, value in vars(self).items()
     }
     made = object.__new__(type(self))  # whose functions of Keras's, an activation, take symbols
+    held.update(
+        {
+            name: substitute(MethodType(method, made), trace)
+            for name, method in methods_of(type(self)).items()
+        }
+    )
     vars(made).update(held)
     result = substitute(MethodType(type(self).call, made), trace)(*args, **kwargs)
     for name, value in vars(made).items():
         if value is not held.get(name):
             raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
     return result
+
+
+@functools.cache
+def methods_of(kind: type) -> dict[str, FunctionType]:
+    """Return the methods of a class of Keras's layers that its `call` calls, and those that they
+    call.
+    """
+    found: dict[str, FunctionType] = {}
+    names = [*kind.call.__code__.co_names]  # type: ignore[attr-defined]
+    while names:
+        name = names.pop()
+        method = getattr(kind, name, None)
+        if (
+            name not in found
+            and isinstance(method, FunctionType)
+            and not hasattr(keras.layers.Layer, name)
+        ):
+            found[name] = method
+            names += method.__code__.co_names
+    return found
 
 
 def is_activation(value: Any) -> bool:

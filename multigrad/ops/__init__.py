@@ -13,6 +13,7 @@ from ..ir.op import Op
 from . import (
     activations,
     arithmetic,
+    convolutions,
     draws,
     indexing,
     indices,
@@ -30,6 +31,7 @@ from . import (
 )
 from .activations import *
 from .arithmetic import *
+from .convolutions import *
 from .draws import *
 from .indexing import *
 from .indices import *
@@ -47,7 +49,7 @@ from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    linalg, shapes, indexing, ordering, indices, quantiles, draws, structure,
+    convolutions, linalg, shapes, indexing, ordering, indices, quantiles, draws, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

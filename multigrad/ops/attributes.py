@@ -59,6 +59,14 @@ def are_integers(value: object) -> TypeGuard[tuple[int, ...]]:
     return isinstance(value, tuple) and all(type(n) is int for n in value)
 
 
+def are_steps(value: object) -> bool:
+    return are_integers(value) and len(value) > 0 and min(value) >= 1
+
+
+def is_positive(value: object) -> bool:
+    return is_count(value) and value != 0
+
+
 def is_shape(value: object) -> bool:
     return are_integers(value) and all(n >= -1 for n in value) and value.count(-1) < 2
 
@@ -139,8 +147,10 @@ PLACE = Attr(is_integer, (), REQUIRED, "int", "one_axis(x, {0})")
 PLACES = Attr(is_places)
 ANYTHING = Attr(is_anything)
 COPIES = Attr(is_count, (2, 1, 3))
+DILATIONS = Attr(are_steps, ((1,), (2,)))
 DTYPE = Attr(is_dtype)
 FRACTION = Attr(is_fraction, (0.5, 0.0, 0.25, 0.3, 1.0))
+GROUPS = Attr(is_positive, (1,))
 HALVES = Attr(is_count, (0, 1))
 INDEX = Attr(is_index)
 INDICES = Attr(are_integers)
@@ -150,5 +160,7 @@ ORDER = Attr(is_order, (2, 1, 3, 0.5, float("inf")))
 REPETITIONS = Attr(are_integers)
 SHAPE = Attr(is_shape)
 SHIFT = Attr(is_axis, (1, -2, (1, 2)))
+SIZES = Attr(are_steps, ((2,),))
+STRIDES = Attr(are_steps, ((1,), (2,)))
 SUBSCRIPTS = Attr(is_subscripts)
 WIDTHS = Attr(are_widths)

@@ -170,12 +170,12 @@ def sliced(x: Type, like: Type, start: Type, *, axis: int) -> Type:
     return shaped_like_second(x, like)
 
 
-def cotangent_of_left(cotangent: Type, other: Type, like: Type) -> Type:
+def cotangent_of_left(cotangent: Type, other: Type, like: Type, **attrs: Any) -> Type:
     need_tensors(cotangent, other, like)
     return Type("tensor", cotangent.dtype, like.shape)
 
 
-def cotangent_of_right(a: Type, cotangent: Type, like: Type) -> Type:
+def cotangent_of_right(a: Type, cotangent: Type, like: Type, **attrs: Any) -> Type:
     return cotangent_of_left(cotangent, a, like)
 
 

@@ -133,6 +133,8 @@ def is_float_array(operand: Any) -> bool:
 
 def keeps_shape(row: Op) -> bool:
     """Return whether the result has its operand's shape, or is a number."""
+    if row in (ops.CONV_LEFT, ops.CONV_RIGHT):  # of operands that have more axes than x
+        return False
     return row.result in KEEPING or row in (ops.DIM, ops.SIZE)
 
 
@@ -200,6 +202,19 @@ def with_inverse(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
     return (positive(x),)
 
 
+def convolved(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A batch of one example, and two kernels of two elements."""
+    kernels = xp.stack(
+        [xp.getitem(row, (slice(None), slice(2))) for row in (0.3 * x, xp.sin(x))], axis=0
+    )
+    return xp.expand_dims(x, 0), kernels
+
+
+def undone_convolution(x: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    seen, kernels = convolved(x)
+    return xp.conv(xp.sin(seen), kernels, **attrs), seen, kernels
+
+
 # Operands that depend on each other.
 OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.MATMUL: lambda x, attrs: (x, xp.swapaxes(bases(x)[1], 0, 1)),
@@ -212,6 +227,10 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.SIGNDET: with_inverse,
     ops.SOLVE: systems,
     ops.TRIANGULAR_SOLVE: systems,
+    ops.UNWINDOWS: undoing(ops.WINDOWS),
+    ops.CONV: lambda x, attrs: convolved(x),
+    ops.CONV_LEFT: lambda x, attrs: tuple(undone_convolution(x, attrs)[i] for i in (0, 2, 1)),
+    ops.CONV_RIGHT: lambda x, attrs: tuple(undone_convolution(x, attrs)[i] for i in (1, 0, 2)),
     ops.SUM_TO: lambda x, attrs: (x * x, xp.sum(x, axis=1, keepdims=True)),
     ops.BROADCAST_TO: lambda x, attrs: (xp.sum(x, axis=1, keepdims=True), x),
     ops.RESHAPE_LIKE: lambda x, attrs: (xp.swapaxes(x, 0, 1), x),
@@ -232,7 +251,8 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
 NEED_ELEMENTS = (
     ops.MEDIAN, ops.QUANTILE, ops.ARGMAX_MASK, ops.ARGMIN_MASK, ops.TOP_K_MASK,
     ops.QUANTILE_WEIGHTS, ops.ARGMAX, ops.ARGMIN, ops.ARGSORT, ops.TAKE_ALONG, ops.UNTAKE_ALONG,
-    ops.LAST_PUT, ops.TAKE_AT, ops.UNTAKE_AT,
+    ops.LAST_PUT, ops.TAKE_AT, ops.UNTAKE_AT, ops.WINDOWS, ops.UNWINDOWS, ops.CONV, ops.CONV_LEFT,
+    ops.CONV_RIGHT,
 )  # fmt: skip
 # Attributes that depend on each other.
 ATTRS: dict[Op, Sequence[dict[str, Any]]] = {

@@ -7,7 +7,15 @@ It follows the Array API: `axis`, `keepdims`; NaN propagates through min, max an
 
 from __future__ import annotations
 
-from . import xp_arrays, xp_elementwise, xp_indices, xp_linalg, xp_ops, xp_shapes
+from . import (
+    xp_arrays,
+    xp_elementwise,
+    xp_indices,
+    xp_linalg,
+    xp_ops,
+    xp_shapes,
+    xp_windows,
+)
 from .xp_arrays import *
 from .xp_elementwise import *
 from .xp_indices import *
@@ -15,6 +23,7 @@ from .xp_linalg import *
 from .xp_ops import *
 from .xp_shapes import *
 from .xp_transposes import *
+from .xp_windows import *
 
 pi = 3.141592653589793
 e = 2.718281828459045
@@ -28,3 +37,4 @@ __all__ += xp_indices.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__
+__all__ += xp_windows.__all__

@@ -13,10 +13,10 @@ from .trace import apply
 Tensor = Any
 
 __all__ = [
-    "discounted_sum", "half", "hold", "last_put", "matmul_left", "matmul_right", "part",
-    "quantile_weights", "setitem", "solve_matrices", "sort_like", "take_along", "take_at",
-    "triangular_solve", "unhold", "unpart", "unrepeat", "unsort", "untake", "untake_along",
-    "untake_at", "untile",
+    "conv_left", "conv_right", "discounted_sum", "half", "hold", "last_put", "matmul_left",
+    "matmul_right", "part", "quantile_weights", "setitem", "solve_matrices", "sort_like",
+    "take_along", "take_at", "triangular_solve", "unhold", "unpart", "unrepeat", "unsort", "untake",
+    "untake_along", "untake_at", "untile", "unwindows",
 ]  # fmt: skip
 
 
@@ -28,6 +28,29 @@ def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
 def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     """The cotangent of the right operand of matmul, in its shape."""
     return apply(ops.MATMUL_RIGHT, a, cotangent, like)
+
+
+def unwindows(x: Tensor, like: Tensor, sizes: Any, strides: Any, dilations: Any) -> Tensor:
+    """The sum of what windows brought from each element."""
+    return apply(ops.UNWINDOWS, x, like, sizes=sizes, strides=strides, dilations=dilations)
+
+
+def conv_left(
+    cotangent: Tensor, w: Tensor, like: Tensor, strides: Any, dilations: Any, groups: Any
+) -> Tensor:
+    """The cotangent of the x of conv, in its shape; a transposed convolution."""
+    return apply(
+        ops.CONV_LEFT, cotangent, w, like, strides=strides, dilations=dilations, groups=groups
+    )
+
+
+def conv_right(
+    x: Tensor, cotangent: Tensor, like: Tensor, strides: Any, dilations: Any, groups: Any
+) -> Tensor:
+    """The cotangent of the kernels of conv, in their shape."""
+    return apply(
+        ops.CONV_RIGHT, x, cotangent, like, strides=strides, dilations=dilations, groups=groups
+    )
 
 
 def triangular_solve(a: Tensor, b: Tensor, lower: Any, transposed: Any, unit: Any) -> Tensor:

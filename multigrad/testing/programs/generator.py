@@ -25,7 +25,7 @@ from multigrad.passes.scalars import constant
 from multigrad.passes.verify import verify
 
 from ..declared import domain_of
-from . import linalg
+from . import convolutions, linalg
 from .attributes import TAKING_PART, Draw, Refused, Shape
 from .builder import INTEGERS, Builder
 
@@ -208,6 +208,7 @@ RECIPES: dict[Op, Callable[[Builder, Op], Node]] = {
     ops.FULL_LIKE: make_full_like, ops.ARRAY: make_array, ops.TAKE_ALONG: make_take,
     ops.TAKE_AT: make_take, ops.UNTAKE_ALONG: make_untake, ops.UNTAKE_AT: make_untake,
     ops.LAST_PUT: make_last_put, **dict.fromkeys(linalg.MATRICES, linalg.make),
+    **convolutions.RECIPES,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from multigrad.ir.graph import Graph, Node
 from multigrad.ir.types import T
 
 from .. import oracles
-from . import arrays, elementwise, indices, linalg, ordering, selection, shapes
+from . import arrays, convolutions, elementwise, indices, linalg, ordering, selection, shapes
 from .bounded import (
     BOOL,
     INT32,
@@ -43,7 +43,7 @@ DTYPES = {
     **{dtype.name: dtype for dtype in SMALL},
     **{dtype.name: dtype for dtype in oracles.DTYPES},
 }
-WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE | linalg.WIDE
+WIDE = arrays.WIDE | ordering.WIDE | indices.WIDE | linalg.WIDE | convolutions.WIDE
 ROWS = shapes.SHAPES | arrays.ROWS | ordering.ROWS | indices.ROWS  # these take numbers as they are
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from multigrad import ops
+
 from .bounded import Bounded, Function, as_dtype, known, monotone, narrowed, widened
 
 Array = Any
@@ -147,7 +149,12 @@ def copies_of_broadcast(places: Array, x: Bounded) -> Array:
     return np.broadcast_to(places, x.shape)
 
 
+def copies_of_windows(places: Array, x: Bounded, **attrs: Any) -> Array:
+    return ops.WINDOWS.numpy(places, **attrs)
+
+
 SHAPES: dict[str, Function] = {
+    "windows": moving(ops.WINDOWS.numpy), "unwindows": adding(copies_of_windows),
     "reshape": moving(np.reshape), "reshape_like": moving(np.reshape),
     "squeeze": moving(np.squeeze),
     "permute_dims": moving(np.transpose), "swapaxes": moving(np.swapaxes),

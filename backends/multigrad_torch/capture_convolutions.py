@@ -1,0 +1,165 @@
+"""Torch's dialect, convolutions and pooling; see `capture.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture import convolutions
+from multigrad.capture.convolutions import first_largest, per_axis
+from multigrad.capture.parts import rank
+from multigrad.tracing import xp_all as xp
+
+Tensor = Any
+
+
+def batched(x: Tensor, axes: int) -> tuple[Tensor, bool]:
+    """Return x with an axis of examples, and whether it had none."""
+    alone = rank(x) == axes + 1
+    return (xp.expand_dims(x, 0) if alone else x), alone
+
+
+def conv(axes: int) -> Any:
+    """Return the convolution over so many axes."""
+
+    def record(input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+               dilation: Any = 1, groups: int = 1) -> Tensor:  # fmt: skip
+        x, alone = batched(input, axes)
+        border = padding
+        if not isinstance(padding, str):
+            border = tuple((n, n) for n in per_axis(padding, axes))
+        result = convolutions.convolution(
+            x, weight, bias, strides=per_axis(stride, axes), border=border,
+            dilations=per_axis(dilation, axes), groups=groups,
+        )  # fmt: skip
+        return xp.squeeze(result, 0) if alone else result
+
+    record.__name__ = record.__qualname__ = f"conv{axes}d"
+    return record
+
+
+def conv_transpose(axes: int) -> Any:
+    """Return the transposed convolution over so many axes."""
+
+    def record(input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
+               output_padding: Any = 0, groups: int = 1, dilation: Any = 1) -> Tensor:  # fmt: skip
+        x, alone = batched(input, axes)
+        result = convolutions.transposed(
+            x, weight, bias, strides=per_axis(stride, axes),
+            border=tuple((n, n) for n in per_axis(padding, axes)),
+            dilations=per_axis(dilation, axes), groups=groups,
+            more=per_axis(output_padding, axes),
+        )  # fmt: skip
+        return xp.squeeze(result, 0) if alone else result
+
+    record.__name__ = record.__qualname__ = f"conv_transpose{axes}d"
+    return record
+
+
+# --- pooling --------------------------------------------------------------------------------------
+def steps(stride: Any, sizes: Any, axes: int) -> tuple[int, ...]:
+    """The strides; where none are given, windows stand side by side."""
+    return per_axis(sizes if stride is None or stride in ([], ()) else stride, axes)
+
+
+def max_pool(axes: int) -> Any:
+    """Return the largest of windows of the last axes."""
+
+    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+               dilation: Any = 1, ceil_mode: bool = False,
+               return_indices: bool = False) -> Tensor:  # fmt: skip
+        if return_indices:
+            with_indices(input)
+        sizes, strides = per_axis(kernel_size, axes), steps(stride, kernel_size, axes)
+        dilations = per_axis(dilation, axes)
+        border = tuple((n, n) for n in per_axis(padding, axes))
+        if ceil_mode:
+            more = convolutions.ceiling(input, sizes, strides, border, dilations)
+            border = tuple((a, b + c) for (a, b), (_, c) in zip(border, more, strict=True))
+        return convolutions.max_pool(input, sizes, strides, border, dilations)
+
+    record.__name__ = record.__qualname__ = f"max_pool{axes}d"
+    return record
+
+
+def avg_pool(axes: int) -> Any:
+    """Return the mean over windows of the last axes."""
+
+    def record(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True,
+               divisor_override: Any = None) -> Tensor:  # fmt: skip
+        sizes, strides = per_axis(kernel_size, axes), steps(stride, kernel_size, axes)
+        border, ones = tuple((n, n) for n in per_axis(padding, axes)), (1,) * axes
+        beyond = convolutions.ceiling(input, sizes, strides, border, ones) if ceil_mode else ()
+        if divisor_override is not None:
+            seen = convolutions.bordered(convolutions.bordered(input, border), beyond)
+            windows = xp.windows(seen, sizes, strides, ones)
+            return xp.sum(windows, tuple(range(-axes, 0))) / divisor_override
+        return convolutions.mean_pool(
+            input, sizes, strides, border, beyond=beyond, counted=count_include_pad
+        )
+
+    record.__name__ = record.__qualname__ = f"avg_pool{axes}d"
+    return record
+
+
+def adaptive_pool(axes: int, kind: str, reduce: Any) -> Any:
+    """Return a reduction of as many parts of the last axes as are asked for."""
+
+    def record(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
+        if return_indices:
+            with_indices(input)
+        given = output_size if isinstance(output_size, list | tuple) else (output_size,) * axes
+        return convolutions.adaptive(input, tuple(given), reduce)
+
+    record.__name__ = record.__qualname__ = f"{kind}{axes}d"
+    return record
+
+
+def with_indices(input: Tensor, *args: Any, **options: Any) -> Any:
+    raise TypeError("pooling with return_indices; take its values alone")
+
+
+def last_mean(x: Tensor) -> Tensor:
+    return xp.mean(x, -1)
+
+
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
+           stride: Any = 1) -> Tensor:  # fmt: skip
+    """Each window as a column: (batch, channels * size, windows)."""
+    sizes, x = per_axis(kernel_size, 2), input
+    border = tuple((n, n) for n in per_axis(padding, 2))
+    seen = xp.windows(
+        convolutions.bordered(x, border), sizes, per_axis(stride, 2), per_axis(dilation, 2)
+    )
+    *lead, _, _, _, _ = range(rank(seen))
+    order = (*lead, *range(len(lead) + 2, len(lead) + 4), *range(len(lead), len(lead) + 2))
+    moved = xp.permute_dims(seen, order)
+    batch = [xp.dim(x, 0)] if rank(x) == 4 else []
+    columns = [xp.dim(moved, i) for i in range(rank(moved))]
+    channels = columns[len(batch)] * sizes[0] * sizes[1]
+    return xp.reshape(moved, (*batch, channels, columns[-2] * columns[-1]))
+
+
+def table() -> dict[Any, Any]:
+    """Return the functions, under all names that torch gives them."""
+    found: dict[Any, Any] = {F.unfold: unfold}
+    for n in (1, 2, 3):
+        rows = {
+            f"conv{n}d": conv(n), f"conv_transpose{n}d": conv_transpose(n),
+            f"max_pool{n}d": max_pool(n), f"avg_pool{n}d": avg_pool(n),
+            f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
+            f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
+        }  # fmt: skip
+        for kind in ("max_pool", "adaptive_max_pool"):
+            found[getattr(F, f"{kind}{n}d_with_indices")] = with_indices
+        for name, function in rows.items():
+            for place in (F, torch):
+                if hasattr(place, name):
+                    found[getattr(place, name)] = function
+    return found
+
+
+ALIASES = table()

@@ -1,0 +1,64 @@
+"""The dialect `xg.xp`, sliding windows and convolutions; see `xp_all.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from .. import ops
+from .trace import apply
+
+Tensor = Any
+Steps = int | Sequence[int]
+
+__all__ = ["conv", "windows"]
+
+
+def conv(x: Tensor, w: Tensor, strides: Steps = 1, dilations: Steps = 1, groups: int = 1) -> Tensor:
+    """Sums of products of kernels with windows of x; `pad` adds borders.
+
+    Args:
+        x: (batch, channels, *lengths).
+        w: (out channels, channels / groups, *sizes); it is not flipped.
+        strides: from one window to the next, one for all axes or one each.
+        dilations: from one element of a window to the next.
+        groups: of channels, which do not see each other.
+    """
+    # In a VJP the ranks may be unknown; the strides are one each there.
+    axes = len(strides) if isinstance(strides, Sequence) else w.ndim - 2
+    ranks = {axes + 2, w.ndim or axes + 2, x.ndim or axes + 2}
+    if axes < 1 or len(ranks) > 1:
+        raise TypeError(
+            f"conv of {x.ndim} axes by kernels of {w.ndim}: as many, one per stride and two more"
+        )
+    steps = {"strides": _each(strides, axes), "dilations": _each(dilations, axes)}
+    return apply(ops.CONV, x, w, **steps, groups=_positive(groups))
+
+
+def windows(x: Tensor, sizes: Steps, strides: Steps = 1, dilations: Steps = 1) -> Tensor:
+    """Windows that slide over the last axes, as many as there are sizes: (..., *counts, *sizes)."""
+    sizes = tuple(map(_positive, sizes if isinstance(sizes, Sequence) else (sizes,)))
+    axes = len(sizes)
+    if axes > x.ndim:
+        raise TypeError(f"windows of {axes} axes over a tensor of {x.ndim}")
+    steps = {"strides": _each(strides, axes), "dilations": _each(dilations, axes)}
+    return apply(ops.WINDOWS, x, sizes=sizes, **steps)
+
+
+def _each(given: Steps, axes: int) -> tuple[int, ...]:
+    """Return a step for each axis.
+
+    Raises:
+        TypeError: they are not that many, or one of them is no positive integer.
+    """
+    found = tuple(map(_positive, given if isinstance(given, Sequence) else (given,) * axes))
+    if len(found) != axes:
+        raise TypeError(f"{len(found)} strides or dilations for {axes} axes: {given}")
+    return found
+
+
+def _positive(n: Any) -> int:
+    if index(n) < 1:
+        raise TypeError(f"sizes, strides, dilations and groups are 1 or more, not {n}")
+    return index(n)

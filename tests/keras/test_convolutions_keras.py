@@ -1,0 +1,77 @@
+"""Keras's convolutions and pooling mean in a graph what they mean in Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+keras: Any = pytest.importorskip("keras")
+pytestmark = pytest.mark.needs("keras")
+RNG = np.random.default_rng(6)
+PICTURE = (2, 9, 8, 4)
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "conv": (lambda x, w: keras.ops.conv(x, w, 2, "same"), (PICTURE, (3, 2, 4, 6))),
+    "conv, dilated": (
+        lambda x, w: keras.ops.conv(x, w, dilation_rate=(2, 1)), (PICTURE, (3, 2, 4, 6))
+    ),
+    "depthwise_conv": (
+        lambda x, w: keras.ops.depthwise_conv(x, w, 1, "same"), (PICTURE, (3, 3, 4, 2))
+    ),
+    "separable_conv": (
+        lambda x, d, p: keras.ops.separable_conv(x, d, p, 1, "valid"),
+        (PICTURE, (3, 3, 4, 1), (1, 1, 4, 5)),
+    ),
+    "conv_transpose": (
+        lambda x, w: keras.ops.conv_transpose(x, w, 2, "same"), (PICTURE, (3, 3, 3, 4))
+    ),
+    "conv_transpose, valid": (
+        lambda x, w: keras.ops.conv_transpose(x, w, 3, "valid"), (PICTURE, (2, 2, 3, 4))
+    ),
+    "max_pool": (lambda x: keras.ops.max_pool(x, 3, 2, "same"), (PICTURE,)),
+    "average_pool": (lambda x: keras.ops.average_pool(x, 3, 1, "same"), (PICTURE,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_means_what_it_means_in_keras(name: str) -> None:
+    function, shapes = CASES[name]
+    arrays = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
+    expected = function(*map(keras.ops.convert_to_tensor, arrays))
+    result = xg.function(function, native=False)(*arrays)
+    np.testing.assert_allclose(result, keras.ops.convert_to_numpy(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_with_kernels_is_a_function_of_its_input() -> None:
+    layer = keras.layers.Conv2D(5, 3, strides=2, padding="same", activation="relu")
+    x = RNG.normal(size=PICTURE).astype(np.float32)
+    expected = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x)))
+    np.testing.assert_allclose(xg.function(layer)(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mean_that_kerass_backends_take_otherwise_is_refused() -> None:
+    mean = xg.function(lambda x: keras.ops.average_pool(x, 2, 1, "same"), native=False)
+    with pytest.raises(xg.TraceError, match="wider at one end"):
+        mean(np.zeros(PICTURE, np.float32))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.layers.DepthwiseConv2D(3, padding="same"),
+        lambda: keras.layers.SeparableConv2D(5, 3, activation="tanh"),
+        lambda: keras.layers.Conv2DTranspose(3, 2, strides=2),
+        lambda: keras.layers.MaxPooling2D(2),
+        lambda: keras.layers.AveragePooling2D(2),
+        lambda: keras.layers.GlobalAveragePooling2D(),
+    ],
+)
+def test_layers_of_pictures_are_functions_of_their_input(make: Callable[[], Any]) -> None:
+    layer = make()
+    x = RNG.normal(size=PICTURE).astype(np.float32)
+    expected = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x)))
+    np.testing.assert_allclose(xg.function(layer)(x), expected, rtol=1e-4, atol=1e-5)
