@@ -55,7 +55,23 @@ def system(x: Any, y: Any) -> tuple[Any, ...]:
 
 
 # What a name is called with, by name: where one array is not enough, or not the right one.
+def jax_max() -> Any:
+    import jax
+
+    return jax.lax.max
+
+
+def kernels(x: Any, y: Any) -> tuple[Any, ...]:
+    return x[None, None], y[None, None, :2, :3], (1, 2), "SAME"
+
+
 ONE: dict[str, Any] = {
+    "conv": kernels, "conv_general_dilated": kernels, "convolve": two_rows,
+    "conv_transpose": lambda x, y: (x[None, :, :, None], y[:2, :3, None, None], (2, 2), "SAME"),
+    "conv_with_general_padding": lambda x, y: (
+        x[None, None], y[None, None, :2, :3], (1, 2), ((1, 0), (0, 2)), None, (2, 1)
+    ),
+    "reduce_window": lambda x, y: (x, -np.inf, jax_max(), (2, 2), (1, 2), "SAME"),
     **dict.fromkeys(("cholesky", "cho_factor", "det", "inv", "pinv", "slogdet"), positive),
     "solve": system, "solve_triangular": system,
     "cho_solve": lambda x, y: ((positive(x, y)[0], False), y),

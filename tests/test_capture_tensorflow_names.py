@@ -164,13 +164,19 @@ ROWS: dict[str, Arguments] = {
     "where": lambda x, y: (x > 0, x, y),
 }
 # What draws, or gives no tensor, is compared in test_capture_tensorflow.py.
+CONVOLUTIONS = """
+    nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.conv1d nn.conv1d_transpose nn.conv2d
+    nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.convolution nn.depthwise_conv2d
+    nn.max_pool1d nn.max_pool2d nn.max_pool3d
+"""
 PLACES = """
     argmax argmin argsort gather_nd one_hot scatter_nd tensor_scatter_nd_add
     tensor_scatter_nd_update math.unsorted_segment_sum
     nn.sparse_softmax_cross_entropy_with_logits
 """
 ELSEWHERE = (
-    "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split()
+    "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split(),
+    *CONVOLUTIONS.split(),
 )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ def conv_general_dilated(lhs: Tensor, rhs: Tensor, window_strides: Sequence[int]
                          batch_group_count: int = 1, precision: Any = None,
                          preferred_element_type: Any = None,
                          out_sharding: Any = None) -> Tensor:  # fmt: skip
+    if out_sharding is not None:
+        raise TypeError("conv_general_dilated with out_sharding")
     if batch_group_count != 1:
         raise TypeError("conv_general_dilated with batch_group_count")
     axes = rank(lhs) - 2

@@ -40,7 +40,7 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
         axis, length = first + i, length_of(like, first + i)
         parts = []
         for place in range(sizes[i]):
-            part = spread(sums[..., place], axis, strides[i])
+            part = spread(tf.gather(sums, place, axis=-1), axis, strides[i])
             before = place * dilations[i]
             parts.append(bordered(part, axis, before, length - before - length_of(part, axis)))
         sums = tf.add_n(parts)

@@ -36,13 +36,13 @@ def largest(x: Tensor, key: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     if axis is None:
         place = tf.argmax(tf.reshape(key, [-1]))
         return tf.reshape(place, [1] * x.shape.rank) if keepdims else place
-    place = tf.argmax(key, axis) if key.shape.rank < 8 else largest_of_rows(key, axis)
+    place = tf.argmax(key, axis) if key.shape.rank < 8 else place_in_rows(key, axis)
     return tf.expand_dims(place, axis) if keepdims else place
 
 
-def largest_of_rows(key: Tensor, axis: int) -> Tensor:
+def place_in_rows(key: Tensor, axis: int) -> Tensor:
     """TensorFlow's argmax takes 7 axes at most."""
-    rows = moveaxis(key, axis, -1)
+    rows = moveaxis(key, source=axis, destination=-1)
     shape = tf.shape(rows)
     return tf.reshape(tf.argmax(tf.reshape(rows, [-1, shape[-1]]), -1), shape[:-1])
 

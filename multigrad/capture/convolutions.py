@@ -25,7 +25,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 def per_axis(given: Any, axes: int) -> Ints:
     """Return a number for each axis, of one number or of a sequence of them."""
-    if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str):
+    if isinstance(given, list | tuple | np.ndarray):
         numbers = tuple(operator.index(n) for n in given)
         return numbers * axes if len(numbers) == 1 else numbers
     return (operator.index(given),) * axes

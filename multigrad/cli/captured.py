@@ -16,6 +16,7 @@ from typing import Any
 
 from multigrad import ops
 from multigrad.backend.discovery import load_backend
+from multigrad.capture import casts
 from multigrad.capture.creation import Creator, creators
 from multigrad.capture.dialect import Dialect, find_dialect, load_dialects
 from multigrad.ir.op import Op
@@ -155,7 +156,7 @@ def leaf_ops() -> dict[Any, str]:
     from .docs import xp_name
 
     leaves = {getattr(xp, xp_name(op).strip("`"), None): op.name for op in ops.CALLABLE_OPS}
-    return {**leaves, xp.cast: "cast"}
+    return {**leaves, xp.cast: "cast", casts.cast: "cast"}
 
 
 def _referred(function: types.FunctionType) -> Iterator[Any]:

@@ -70,7 +70,7 @@ def unwindows_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, **attrs: Any) -> 
     return xp.windows(ct, **attrs), None
 
 
-SLIDING = {"sizes": SIZES, "strides": STRIDES, "dilations": DILATIONS}
+SLIDING: dict[str, Any] = {"sizes": SIZES, "strides": STRIDES, "dilations": DILATIONS}
 WINDOWS = op(
     "windows", "x", numpy=windows, vjp=windows_vjp, result=reshaped, degree=in_first,
     composed=True, **SLIDING,
@@ -151,7 +151,7 @@ def letters(n: int) -> tuple[str, str]:
     return string.ascii_lowercase[:n], string.ascii_lowercase[n : 2 * n]
 
 
-STEPS = {"strides": STRIDES, "dilations": DILATIONS, "groups": GROUPS}
+STEPS: dict[str, Any] = {"strides": STRIDES, "dilations": DILATIONS, "groups": GROUPS}
 CONV = op(
     "conv", "x w", composed=True, numpy=conv, vjp=conv_vjp, result=reshaped, degree=in_one, **STEPS,
     doc="Sums of products of kernels with windows over all axes but the first two.",

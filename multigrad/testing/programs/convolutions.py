@@ -51,7 +51,7 @@ def make_windows(build: Builder, op: Op) -> Node:
 
 def make_product(build: Builder, op: Op) -> Node:
     """A convolution of what is left and right of it, made flat, or one of its cotangents."""
-    x, w = (build.float_tensor(lambda n: np.prod(build.shape(n)) > 0) for _ in range(2))
+    x, w = (build.float_tensor(lambda n: 0 not in build.shape(n)) for _ in range(2))
     x, w = (build.apply(ops.RESHAPE, each, shape=(1, 1, -1)) for each in (x, w))
     attrs = {**steps(build), "groups": 1}
     y = build.apply(ops.CONV, x, w, **attrs)
