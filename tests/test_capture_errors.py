@@ -99,7 +99,7 @@ def calls_an_unknown_function(ctx, grad_out, tin):
 
 
 def calls_an_unknown_ufunc(ctx, grad_out, tin):
-    return np.nextafter(grad_out, tin)  # here
+    return np.ldexp(grad_out, tin)  # here
 
 
 def reduces_by_a_ufunc(ctx, grad_out, tin):
@@ -172,7 +172,7 @@ REFUSED: dict[Callable[..., Any], str] = {
     looks_inside: "looks for a value in a tensor",
     makes_an_array: "turns a symbolic tensor into a NumPy array",
     calls_an_unknown_function: "calls numpy's gradient, which is not captured.*xg.xp.*native=True",
-    calls_an_unknown_ufunc: "calls numpy's nextafter, which is not captured",
+    calls_an_unknown_ufunc: "calls numpy's ldexp, which is not captured",
     reduces_by_a_ufunc: "add.reduce",
     writes_into_anothers_array: "numpy's add write into a ndarray that the rule did not get or "
     "make",

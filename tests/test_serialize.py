@@ -36,7 +36,9 @@ ATTRS: dict[str, tuple[Any, ...]] = {
     "fill": (0.0, -0.0, float("-inf")), "b": (4.0,), "lambd": (0.5,), "threshold": (0.25,),
     "default": (-0.0,), "min": (-1.0,), "max": (1.0,), "nan": (0.0, float("nan")),
     "posinf": (None, 7.0), "neginf": (None, -7.0), "dtype": (T, "float32", "float64"),
-    "value": (VALUES,),
+    "value": (VALUES,), "sizes": ((2,), (1, 2)), "strides": ((1,), (2,)), "dilations": ((1,),),
+    "groups": (1,), "rtol": (0.0, 1e-3), "epsilons": (1.0,), "lower": (True, False),
+    "transposed": (True, False), "unit": (True, False),
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from multigrad.ir.op import Op
 from multigrad.ops.selection import LARGEST
 from multigrad.ops.special import MILLS_FROM, inverse_mills
 
+from . import bits
 from .random import NAMESPACE
 
 Tensor = Any
@@ -147,21 +148,6 @@ def hypot(a: Tensor, b: Tensor) -> Tensor:
     length = large * tf.sqrt(1.0 + ratio * ratio)
     infinite = tf.math.is_inf(a) | tf.math.is_inf(b)
     return tf.where(infinite, tf.constant(math.inf, large.dtype), length)
-
-
-def nextafter(a: Any, b: Any) -> Tensor:
-    """Among the numbers of its own dtype; TensorFlow (2.21) has no kernel for 16-bit floats."""
-    dtype = next(value.dtype for value in (a, b) if tf.is_tensor(value))
-    a, b = (tf.convert_to_tensor(x, dtype) for x in (a, b))
-    if dtype.size != 2:
-        return tf.math.nextafter(a, b)
-    a, b = a + tf.zeros_like(b), b + tf.zeros_like(a)
-    bits = tf.bitcast(a, tf.int16)
-    stepped = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
-    least = tf.where(b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16))
-    moved = tf.bitcast(tf.where(a == 0, least, stepped), dtype)
-    moved = tf.where(a == b, b, moved)
-    return tf.where(tf.math.is_nan(a) | tf.math.is_nan(b), a + b, moved)
 
 
 @widened
@@ -325,19 +311,9 @@ def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | N
     return tf.where(tf.math.is_nan(x), tf.constant(nan, x.dtype), finite)
 
 
-def left_shift(a: Any, b: Any) -> Tensor:
-    # The kernel takes 31 for what is out of range.
-    shifted = tf.bitwise.left_shift(tf.cast(a, tf.int32), tf.cast(b, tf.int32))
-    return tf.where((b < 0) | (b > 31), 0, shifted)
-
-
-def right_shift(a: Any, b: Any) -> Tensor:
-    places = tf.where((b < 0) | (b > 31), 31, b)
-    return tf.bitwise.right_shift(tf.cast(a, tf.int32), tf.cast(places, tf.int32))
-
-
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    **bits.OPS,
     ops.EQ: equal,
     ops.NE: not_equal,
     ops.POW: power,
@@ -369,8 +345,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ERFC: tf.math.erfc,
     ops.I0E: widened(tf.math.special.bessel_i0e),
     ops.I1E: widened(tf.math.special.bessel_i1e),
-    ops.BITWISE_LEFT_SHIFT: left_shift,
-    ops.BITWISE_RIGHT_SHIFT: right_shift,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,

@@ -73,7 +73,10 @@ def render_function(row: Op) -> str:
     call = f"    return apply({', '.join(gives)})\n"
     if len(call) > 101:
         call = f"    return apply(\n        {', '.join(gives)}\n    )\n"
-    return f'def {row.in_xp}({", ".join(takes)}) -> Tensor:\n    """{row.doc}"""\n{call}'
+    head = f"def {row.in_xp}({', '.join(takes)}) -> Tensor:"
+    if len(head) > 100:
+        head = f"def {row.in_xp}(\n    {', '.join(takes)}\n) -> Tensor:"
+    return f'{head}\n    """{row.doc}"""\n{call}'
 
 
 def parameter(name: str, attr: Attr, row: Op) -> str:

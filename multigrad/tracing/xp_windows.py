@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from .. import ops
-from .trace import apply
+from .trace import Value, apply
 
 Tensor = Any
 Steps = int | Sequence[int]
@@ -25,12 +25,12 @@ def conv(x: Tensor, w: Tensor, strides: Steps = 1, dilations: Steps = 1, groups:
         dilations: from one element of a window to the next.
         groups: of channels, which do not see each other.
     """
-    # In a VJP the ranks may be unknown; the strides are one each there.
+    # A VJP gives one stride per axis: the ranks may be unknown there.
     axes = len(strides) if isinstance(strides, Sequence) else w.ndim - 2
-    ranks = {axes + 2, w.ndim or axes + 2, x.ndim or axes + 2}
-    if axes < 1 or len(ranks) > 1:
+    ranks = [rank for rank in (_rank(x), _rank(w)) if rank is not None]
+    if axes < 1 or any(rank != axes + 2 for rank in ranks):
         raise TypeError(
-            f"conv of {x.ndim} axes by kernels of {w.ndim}: as many, one per stride and two more"
+            f"conv of tensors of {ranks} axes with {axes} strides; each has two axes more than that"
         )
     steps = {"strides": _each(strides, axes), "dilations": _each(dilations, axes)}
     return apply(ops.CONV, x, w, **steps, groups=_positive(groups))
@@ -40,10 +40,16 @@ def windows(x: Tensor, sizes: Steps, strides: Steps = 1, dilations: Steps = 1) -
     """Windows that slide over the last axes, as many as there are sizes: (..., *counts, *sizes)."""
     sizes = tuple(map(_positive, sizes if isinstance(sizes, Sequence) else (sizes,)))
     axes = len(sizes)
-    if axes > x.ndim:
-        raise TypeError(f"windows of {axes} axes over a tensor of {x.ndim}")
+    rank = _rank(x)
+    if rank is not None and axes > rank:
+        raise TypeError(f"windows of {axes} axes over a tensor of {rank}")
     steps = {"strides": _each(strides, axes), "dilations": _each(dilations, axes)}
     return apply(ops.WINDOWS, x, sizes=sizes, **steps)
+
+
+def _rank(x: Tensor) -> int | None:
+    """Return how many axes a real array has; those of a symbol are known where it is called."""
+    return None if isinstance(x, Value) else x.ndim
 
 
 def _each(given: Steps, axes: int) -> tuple[int, ...]:

@@ -168,7 +168,8 @@ def pick(draw: Draw, op: Op, name: str, shapes: Sequence[Shape], drawn: dict[str
 def takes_part(op: Op) -> bool:
     """Return whether programs can be made of a row from its declaration alone."""
     known = all(attr.samples or attr in PICKS for attr in op.attrs.values())
-    return op not in LEFT_OUT and op.coerce in KINDS and known
+    is_in_float64 = op is not ops.NEXTAFTER  # whose steps float64 does not have
+    return op not in LEFT_OUT and op.coerce in KINDS and known and is_in_float64
 
 
 TAKING_PART = tuple(filter(takes_part, ops.CALLABLE_OPS))
