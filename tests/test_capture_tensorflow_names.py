@@ -88,11 +88,13 @@ ROWS: dict[str, Arguments] = {
     "nn.weighted_moments": lambda x, y: (x, [0], 1 + y * y),
     "nn.weighted_cross_entropy_with_logits": lambda x, y: (y, x, 2.0),
     "nn.log_poisson_loss": lambda x, y: (y * y, x),
+    "math.nextafter": of_both,
     **named(
         "abs asinh atan math.ceil math.conj constant convert_to_tensor cos cosh math.erf math.erfc "
         "exp "
         "math.expm1 floor identity is_tensor math.is_finite math.is_inf math.is_nan "
         "math.log_sigmoid negative ones_like math.real math.reciprocal math.reciprocal_no_nan "
+        "math.bessel_i0e math.bessel_i1e math.special.bessel_i0e math.special.bessel_i1e "
         "math.rint round sigmoid sign sin sinh square stop_gradient tan tanh zeros_like nn.elu "
         "nn.gelu nn.leaky_relu nn.relu nn.relu6 nn.selu nn.silu nn.softplus nn.softsign "
         "reduce_logsumexp reduce_max reduce_mean reduce_min reduce_prod reduce_sum "
@@ -164,6 +166,12 @@ ROWS: dict[str, Arguments] = {
     "where": lambda x, y: (x > 0, x, y),
 }
 # What draws, or gives no tensor, is compared in test_capture_tensorflow.py.
+QUANTIZATION = """
+    quantization.fake_quant_with_min_max_args quantization.fake_quant_with_min_max_args_gradient
+    quantization.fake_quant_with_min_max_vars quantization.fake_quant_with_min_max_vars_gradient
+    quantization.fake_quant_with_min_max_vars_per_channel
+    quantization.fake_quant_with_min_max_vars_per_channel_gradient
+"""
 CONVOLUTIONS = """
     nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.conv1d nn.conv1d_transpose nn.conv2d
     nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.convolution nn.depthwise_conv2d
@@ -177,6 +185,7 @@ PLACES = """
 ELSEWHERE = (
     "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split(),
     *CONVOLUTIONS.split(),
+    *QUANTIZATION.split(),
 )  # fmt: skip
 
 
