@@ -117,7 +117,7 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if dtype is torch.float8_e4m3fn and x.is_floating_point():
         # torch 2.13 takes its largest number for what is out of range.
         return torch.where(x.abs() > MOST_IN_FLOAT8, torch.nan, x).to(dtype)
-    if not x.is_floating_point() or dtype.is_floating_point:
+    if not x.is_floating_point() or dtype.is_floating_point or dtype is torch.bool:
         return x.to(dtype)
     # What is out of range is left to the processor otherwise.
     if dtype is not torch.int64:
