@@ -360,3 +360,16 @@ def test_a_function_without_a_name_of_its_own_pickles_by_its_graphs() -> None:
 def test_a_missing_argument_is_named() -> None:
     with pytest.raises(TypeError, match="'x'"):
         log1pexp()
+
+
+@pytest.mark.parametrize("make", [xg.custom_gradient, xg.function])
+def test_a_class_is_no_function(make: Any) -> None:
+    class Doubled:
+        """What is meant is mostly an object of it."""
+
+        def __call__(self, x: Any) -> Any:
+            return x * 2.0
+
+    with pytest.raises(TypeError, match=r"class .Doubled.: .*from_autograd_function"):
+        make(Doubled)
+    np.testing.assert_array_equal(xg.function(Doubled())(X), X * 2)

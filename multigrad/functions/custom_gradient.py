@@ -66,6 +66,19 @@ def named_library(name: str) -> str:
     return "" if name == __name__.partition(".")[0] else name
 
 
+def refuse_class(function: Any) -> None:
+    """Refuse a class, whose call makes an object and computes nothing.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if isinstance(function, type):
+        raise TypeError(
+            f"expected a function, got the class {function.__name__!r}: give an object of it, or an "
+            "autograd.Function class to xg.from_autograd_function"
+        )
+
+
 def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Return what a decorated function gave, checked.
 
@@ -185,9 +198,11 @@ def custom_gradient(
         GradientError: at a call; the gradients fit the arguments neither in number nor in shape or
             dtype.
         TraceError: at a call; it cannot be captured and is written for another framework.
+        TypeError: it is a class.
     """
     if function is None:
         return lambda inner: custom_gradient(inner, native=native, dialect=dialect, prove=prove)
+    refuse_class(function)
     library = check_dialect(dialect)
     recipe = GradientRecipe(function, name_of(function), native, library)
     return Function(recipe, function, prove)

@@ -16,7 +16,7 @@ from ..capture.dialect import check_dialect
 from ..capture.signature import name_of
 from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace
-from .custom_gradient import library_of, named_library
+from .custom_gradient import library_of, named_library, refuse_class
 from .function import Function
 from .held import OfObject, holds_state
 
@@ -112,8 +112,10 @@ def function(
         native, dialect, prove: see `custom_gradient`.
 
     Raises:
+        TypeError: it is a class.
         GradientError, TraceError: at a call; see `custom_gradient`.
     """
+    refuse_class(forward)
     for role in (backward, residuals):
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
