@@ -74,8 +74,8 @@ def refuse_class(function: Any) -> None:
     """
     if isinstance(function, type):
         raise TypeError(
-            f"expected a function, got the class {function.__name__!r}: give an object of it, or an "
-            "autograd.Function class to xg.from_autograd_function"
+            f"expected a function, got the class {function.__name__!r}: give an object of it, or "
+            "an autograd.Function class to xg.from_autograd_function"
         )
 
 
