@@ -239,7 +239,7 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     if ones:
         return xp.squeeze(x, ones)
     view = copy_of(x)
-    methods.mark_view(view, x, False)
+    methods.mark_view(view, x, True)
     return view
 
 
