@@ -32,7 +32,7 @@ def written(view: Value, value: Value) -> Any:
         return indexing.assigned(base, as_index(node.attr("index")), value)
     if node.op in SHAPES:
         return xp.reshape_like(value, base)
-    if node.op in ORDERS:
+    if node.op in ORDERS and node.op.vjp is not None:
         (whole,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
         return whole
     if node.op is ops.STOP_GRADIENT and _is_forward(view):
