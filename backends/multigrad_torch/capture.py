@@ -337,6 +337,7 @@ register_dialect(
         finds=find_other,
         interceptions=importer.INTERCEPTIONS,
         one_class=True,
+        asking=("torch.distributions.",),
         refusals=attributes.REFUSALS,
         generators=generators,
         refused=REFUSED,

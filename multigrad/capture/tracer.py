@@ -43,7 +43,7 @@ class V(Comparing):
     def __class__(self) -> type:
         # `match` and `singledispatch` ask here; a library in C must not be told that it has a
         # tensor.
-        return class_of(self) if asks_for_class(self.trace.codes) else type(self)
+        return class_of(self) if asks_for_class(self.trace) else type(self)
 
     @property
     def dtype(self) -> Any:

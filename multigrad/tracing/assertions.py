@@ -135,7 +135,8 @@ def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> b
     for row in reversed(rows[max(at - 50, 0) : at]):
         if row.opname in JUMPS:
             return False
-        height += dis.stack_effect(row.opcode, row.arg, jump=False)
+        if row.opname != "PRECALL":  # Python 3.11, which counts the arguments twice
+            height += dis.stack_effect(row.opcode, row.arg, jump=False)
         if row.opname in LOADS and row.argval == name:
             return height in (count + 1, count + 2)  # what is called, its arguments, and NULL
     return False
