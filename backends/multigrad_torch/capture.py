@@ -328,6 +328,7 @@ register_dialect(
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
             **capture_asserted.HIDDEN,
+            **capture_convolutions.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
