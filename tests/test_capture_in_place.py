@@ -230,8 +230,8 @@ FOREIGN = np.zeros((2, 3), np.float32)
 
 
 def np_updates_a_view(g: Any, x: Any) -> Any:
-    column = np.expand_dims(g, -1)
-    column += 1  # a view
+    flat = np.ravel(g)
+    flat += 1  # a view, where g lies in order
     return g
 
 

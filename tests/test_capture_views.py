@@ -111,7 +111,9 @@ CAPTURED = {
     "np.copy", "astype", "astype without a copy", "astype of a name without a copy", "positive",
     "clip to nothing", "take", "nan_to_num", "clone", "contiguous", "to", "to with a copy",
     "to with a copy by position", "float", "double", "type_as", "select", "select at the end",
-    "narrow", "view_as", "backwards",
+    "narrow", "view_as", "backwards", "transposed", "transposed twice", "a row of a transposed",
+    "a new axis", "axes swapped", "squeezed", "moveaxis", "expand_dims", "view", "unsqueeze",
+    "permute",
 }  # fmt: skip
 
 

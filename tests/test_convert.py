@@ -146,6 +146,15 @@ def test_a_custom_gradient_is_equal_to_itself_everywhere(
     ]
 
 
+@pytest.mark.backends("torch")
+def test_tensors_among_the_inputs_are_tensors_on_every_backend(module: str, invoke: Any) -> None:
+    import torch
+
+    doubled = import_named(module).Doubled
+    found = convert(doubled, torch.ones(2, 3), backends=["numpy"])
+    assert [str(each) for each in found.verdicts] == ["converted, equal"]
+
+
 @everywhere
 def test_a_function_that_applies_one_is_compared_with_its_gradient(
     backend: Any, module: str, invoke: Any

@@ -108,6 +108,11 @@ def is_contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> bo
     return is_dense(x)
 
 
+def is_complex(x: Tensor) -> bool:
+    """No graph is of complex numbers: the arguments are checked."""
+    return False
+
+
 def get_device(x: Tensor) -> int:
     if place_of(x.trace) != "cpu":
         raise TypeError("get_device on an accelerator")
@@ -239,7 +244,7 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     if ones:
         return xp.squeeze(x, ones)
     view = copy_of(x)
-    methods.mark_view(view, x, False)
+    methods.mark_view(view, x, True)
     return view
 
 
@@ -293,9 +298,10 @@ def is_grad_enabled(trace: Trace) -> bool:
 
 METHODS: dict[str, Callable[..., Any]] = {
     "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
-    "get_device": get_device, "is_contiguous": is_contiguous, "ndimension": methods.dim,
+    "get_device": get_device, "is_complex": is_complex,
+    "is_contiguous": is_contiguous, "ndimension": methods.dim,
     "nelement": methods.numel, "new": new, "requires_grad_": requires_grad_,
     "resize_": resize_, "resize_as_": resize_as_, "squeeze": squeeze,
     "to": to, "type": type_,
 }  # fmt: skip
-ALIASES: dict[Any, Callable[..., Any]] = {torch.squeeze: squeeze}
+ALIASES: dict[Any, Callable[..., Any]] = {torch.is_complex: is_complex, torch.squeeze: squeeze}

@@ -33,6 +33,7 @@ from . import (
     capture_linalg,
     capture_losses,
     capture_parts,
+    capture_views,
     custom_ops,
     importer,
     ops,
@@ -226,7 +227,7 @@ ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_linalg.ALIASES,
     **capture_layers.ALIASES, **capture_convolutions.ALIASES, **asked.ALIASES,
-    **capture_losses.ALIASES, **creation.creators(("torch",)),
+    **capture_losses.ALIASES, **capture_views.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
@@ -253,6 +254,7 @@ OWN_METHODS = {
     **asked.METHODS, **capture_asserted.METHODS,
     "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
     **capture_parts.METHODS, **capture_linalg.SHARED, **capture_layers.METHODS,
+    **capture_views.METHODS,
 }  # fmt: skip
 
 
@@ -326,6 +328,7 @@ register_dialect(
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
             **capture_asserted.HIDDEN,
+            **capture_convolutions.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
@@ -335,6 +338,7 @@ register_dialect(
         finds=find_other,
         interceptions=importer.INTERCEPTIONS,
         one_class=True,
+        asking=("torch.distributions.",),
         refusals=attributes.REFUSALS,
         generators=generators,
         refused=REFUSED,

@@ -337,6 +337,15 @@ def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: 
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
 
+def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Return what torch's old name of tensors makes of one: the same memory without a history."""
+    if not isinstance(data, Value):
+        return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
+    if any(args) or any(kwargs.values()):
+        raise data.trace.error("makes a Variable with requires_grad or volatile")
+    return xp.stop_gradient(data)
+
+
 # The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound
 # before look up.
 BASE: Any = torch.autograd.Function.__mro__[1]
@@ -344,6 +353,7 @@ APPLY: Any = vars(torch.autograd.Function)["apply"]
 INTERCEPTIONS = (
     Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
     Interception(BASE, "apply", classmethod(apply)),
+    Interception(torch.autograd.Variable, "__new__", staticmethod(variable)),
 )
 
 

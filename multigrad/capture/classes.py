@@ -11,7 +11,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from .. import ops
-from ..tracing.trace import NeedsConcrete, Value
+from ..tracing.assertions import is_call_of
+from ..tracing.trace import NeedsConcrete, Trace, Value
 from .dialect import Dialect, find_dialect, registered_dialects
 from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
 
@@ -121,15 +122,19 @@ def _real(classes: Any) -> Any:
     return builtins.type if classes is type_of else classes
 
 
-def asks_for_class(codes: set[CodeType]) -> bool:
-    """Return whether `x.__class__` is asked for by the user's code, by a `match` or by a dispatch.
+def asks_for_class(trace: Trace) -> bool:
+    """Return whether `x.__class__` is asked for by the user's code, by a `match`, by a dispatch, or
+    by an `isinstance` in a module of the library.
 
     Not by a library in C that it calls, which would take the symbol for a tensor in memory.
     """
     frame = sys._getframe(2)
     code = frame.f_code
-    if code is not _DISPATCHING and not any(code is own for own in codes):
-        return False
+    if code is not _DISPATCHING and not any(code is own for own in trace.codes):
+        own = find_dialect(trace.dialect)
+        module = str(frame.f_globals.get("__name__", ""))
+        is_asking = own is not None and module.startswith(own.asking)
+        return is_asking and is_call_of(frame, "isinstance", 2)
     opcode = code.co_code[frame.f_lasti]
     return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
 

@@ -95,6 +95,7 @@ class Dialect:
         shape_class: what `x.shape` is, and is an instance of.
         runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
         one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
+        asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
         scalars: classes of what stands in place of a tensor without axes in the library's own
             results.
         generators: its global generators of random numbers: objects with `get_state` and
@@ -132,6 +133,7 @@ class Dialect:
     runs_on: Callable[[], str] | None = None
     shape_class: type = tuple
     one_class: bool = False
+    asking: tuple[str, ...] = ()
     scalars: tuple[type, ...] = ()
     generators: Callable[[], Iterable[Any]] | None = None
     refusals: Callable[[str], str | None] | None = None

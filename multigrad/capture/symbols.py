@@ -169,6 +169,13 @@ class KnownShape(tuple[int, ...]):
 
     __slots__ = ()
 
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        return KnownShape(part) if isinstance(index, slice) else part
+
+    def __add__(self, other: Any) -> Any:
+        return KnownShape(super().__add__(other))
+
     def numel(self) -> int:
         return math.prod(self)
 

@@ -12,15 +12,14 @@ from functools import partial
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Node, make_node
+from ..ir.graph import Node
 from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
-from ..ops.indexing import as_index
 from ..passes.facts import needed_shapes, shape_fact
 from ..tracing import xp_all as xp
 from ..tracing.answers import is_asked_by
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Value, cast_node, copy_of
-from . import indexing, methods
+from . import indexing, methods, views
 from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
@@ -44,7 +43,7 @@ class V(Comparing):
     def __class__(self) -> type:
         # `match` and `singledispatch` ask here; a library in C must not be told that it has a
         # tensor.
-        return class_of(self) if asks_for_class(self.trace.codes) else type(self)
+        return class_of(self) if asks_for_class(self.trace) else type(self)
 
     @property
     def dtype(self) -> Any:
@@ -221,9 +220,6 @@ class V(Comparing):
         """
         old, new = self.node, value.node
         self._check_own_memory()
-        if self.base is not None and (old.op is not ops.GETITEM or not self.is_certain):
-            advice = self.trace.words.advise("Call .clone() on it first")
-            raise self.trace.error(f"updates a view of another tensor{advice}")
         if not all(view.is_certain for view in self._all_views()):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
@@ -236,8 +232,10 @@ class V(Comparing):
         if new.type != old.type:
             raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
         if isinstance(self.base, V):
-            index = as_index(old.attr("index"))
-            whole = indexing.assigned(self.base, index, self.trace.value(new))
+            whole = views.written(self, self.trace.value(new))
+            if whole is None:
+                advice = self.trace.words.advise("Call .clone() on it first")
+                raise self.trace.error(f"updates a view of another tensor{advice}")
             self.base.update(whole)  # and with it this view
         else:
             if old.op is ops.INPUT:  # of which the caller would see it
@@ -255,13 +253,11 @@ class V(Comparing):
 
     def _replace(self, node: Node) -> None:
         """Take another node, and look at it anew through every view."""
-        self.node = node
+        before, self.node = self.node, node
         for ref in self.views:
             view = ref()
             if isinstance(view, V):
-                seen = view.node
-                operands = (node, *seen.operands[1:])
-                view._replace(make_node(seen.op, operands, dict(seen.attrs), seen.type))
+                view._replace(views.looks_anew(view, before, node))
 
     def _check_own_memory(self) -> None:
         """A cast to the own dtype returns its operand, which an update reaches: know that dtype."""

@@ -29,7 +29,7 @@ from ..recipes.examples import capture_example
 from ..recipes.record import NotCaptured
 from .originals import Original, find_original
 from .parity import ROUNDINGS, find_names
-from .runs import Results, cotangent, run, run_compiled
+from .runs import Results, as_array, cotangent, run, run_compiled
 from .subject import is_float_array
 
 Array = Any
@@ -102,7 +102,7 @@ def convert(
     Args:
         obj: a `torch.autograd.Function` class, a custom function of jax or TensorFlow, or a
             function of tensors that applies one.
-        *inputs: what it is called with; NumPy arrays stand for tensors.
+        *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
         backends: names; None: all that are installed.
         compiled: names of those on which it is run under the framework's compiler, too.
 
@@ -111,6 +111,7 @@ def convert(
     """
     names = find_names(backends)
     original = find_original(obj)
+    inputs = optree.tree_map(as_array, inputs, none_is_leaf=True)
     try:
         home, expected = _run_at_home(original, inputs)
     except Exception as error:

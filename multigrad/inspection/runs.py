@@ -64,6 +64,12 @@ def _read(inputs: Sequence[Any]) -> _Arguments:
     return _Arguments(tuple(leaves), tree, tuple(places))
 
 
+def as_array(value: Any) -> Any:
+    """Return a framework's tensor as an array; what else there is stays."""
+    owner = None if isinstance(value, np.generic) else owner_of(value)
+    return value if owner is None else np.asarray(owner.tensors.to_numpy(value))
+
+
 def run(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
     """Return outputs, and gradients of the float tensors among the inputs, by name."""
     given = _read(inputs)

@@ -76,7 +76,7 @@ def _asserted(
     if at >= len(rows):
         return None
     if rows[at].opname.startswith("CALL"):
-        if not (has_bool and _calls_bool(rows, at)):
+        if not (has_bool and _calls(rows, at, "bool", 1)):
             return None
         at += 1
     if at < len(rows) and rows[at].opname == "TO_BOOL":  # Python 3.13
@@ -112,18 +112,33 @@ def _rows(code: CodeType) -> Sequence[dis.Instruction]:
     return [row for row in dis.get_instructions(code) if row.opname not in SKIPPED]
 
 
-def _calls_bool(rows: Sequence[dis.Instruction], at: int) -> bool:
-    """Return whether a call is one of the builtin `bool`, with one argument."""
+def is_call_of(frame: FrameType, name: str, count: int) -> bool:
+    """Return whether a frame is at a call of a builtin function, with so many arguments."""
+    return name not in frame.f_globals and _is_call_at(frame.f_code, frame.f_lasti, name, count)
+
+
+@lru_cache(maxsize=1024)
+def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
+    rows = _rows(code)
+    at = next((i for i, row in enumerate(rows) if row.offset == at_offset), len(rows))
+    if at < len(rows) and rows[at].opname == "PRECALL":  # Python 3.11
+        at += 1
+    return at < len(rows) and _calls(rows, at, name, count)
+
+
+def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
+    """Return whether an instruction calls a builtin function of a name, with so many arguments."""
     call = rows[at]
-    if call.opname != "CALL" or call.arg != 1:
+    if call.opname != "CALL" or call.arg != count:
         return False
     height = 0
     for row in reversed(rows[max(at - 50, 0) : at]):
         if row.opname in JUMPS:
             return False
-        height += dis.stack_effect(row.opcode, row.arg, jump=False)
-        if row.opname in LOADS and row.argval == "bool":
-            return height in (2, 3)  # what is called, its argument, and NULL
+        if row.opname != "PRECALL":  # Python 3.11, which counts the arguments twice
+            height += dis.stack_effect(row.opcode, row.arg, jump=False)
+        if row.opname in LOADS and row.argval == name:
+            return height in (count + 1, count + 2)  # what is called, its arguments, and NULL
     return False
 
 

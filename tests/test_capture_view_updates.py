@@ -1,0 +1,163 @@
+"""Updates of views of views in torch's code: each reaches the tensor and all its other views, as in
+torch, or is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
+
+A = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0], [0.25, 2.0, -3.0]], np.float32)
+
+
+def diagonal_of_a_triangle(a: Any) -> Any:
+    a.tril_().diagonal().mul_(0.5)
+    torch.diagonal(a, 1).copy_(a[2, :2])
+    return a
+
+
+def diagonal_of_a_batch(a: Any) -> Any:
+    batch = torch.stack([a, -a])
+    batch.diagonal(offset=-1, dim1=-2, dim2=-1)[0].add_(1)
+    a.fill_diagonal_(7.0)
+    return batch + a
+
+
+def places_in_a_flat_view(a: Any) -> Any:
+    a.view(-1)[4] = 9
+    first = a.view(9)[0:3]
+    first += 1
+    a.view(-1)[torch.tensor([6, 8])] = -7
+    a.view(-1)[:9:4] = 1
+    return a, first
+
+
+def rows_of_rows(a: Any) -> Any:
+    a[0][1] = 5
+    a[1:][0][1:][0] = 7
+    a.view(3, 3, 1)[0].squeeze(-1)[2] = 11
+    return a
+
+
+def rows_of_a_transposed(a: Any) -> Any:
+    turned = a.t()
+    turned[0].add_(1)
+    a[1, 1] = 2
+    a.mT[1].mul_(2)
+    a.movedim(0, 1)[2] = 1
+    return a, turned
+
+
+def views_of_views(a: Any) -> Any:
+    flat = a.view(9)
+    again = flat.view(3, 3).t()
+    again[0] = 1
+    flat[5] = 5
+    a[2, 2] = 8
+    return a, flat, again
+
+
+def axes_put_in_and_out(a: Any) -> Any:
+    wide = a.unsqueeze(0)
+    wide[0, 1].zero_()
+    wide.squeeze(0)[0] = 4
+    wide.permute(2, 0, 1)[0].mul_(3)
+    a.unflatten(0, (3, 1))[2].sub_(2)
+    return a, wide
+
+
+def by_masks(a: Any) -> Any:
+    mask = a > 0
+    mask.t()[0] = False
+    mask.view(-1)[:2] = True
+    a.t()[mask] = 0
+    a.t().masked_fill_(a > 3, 5.0)
+    a.view(-1).clamp_(max=3)
+    return torch.where(mask, a, -a)
+
+
+def the_same_memory(a: Any) -> Any:
+    same = a.new(a)
+    row = a.new(a[1])
+    a.mul_(2)
+    same.add_(1)
+    row.sub_(3)
+    return a, same, row
+
+
+def integers(a: Any) -> Any:
+    codes = (a * 4).to(torch.int32)
+    codes.t()[0] = 3
+    codes.view(-1)[4:].add_(1)
+    return a * codes
+
+
+def repeated(a: Any) -> Any:
+    spread = a[0].expand(2, 3)
+    a.add_(1)
+    return a[:2] * spread
+
+
+CASES = [
+    value for value in list(globals().values()) if getattr(value, "__module__", "") == __name__
+]
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_an_update_of_a_view_of_a_view_means_what_it_means_in_torch(function: Any) -> None:
+    def f(given: Any) -> Any:
+        return function(given * 1)
+
+    wanted, actual = f(torch.tensor(A)), xg.function(f, native=False)(A)
+    wanted, actual = (r if isinstance(r, tuple) else (r,) for r in (wanted, actual))
+    for theirs, ours in zip(wanted, actual, strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+class HalvesDiagonal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        out = x.clone()
+        out.data.t()[0] *= 2
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        grad = grad.clone()
+        grad.tril_().diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        return grad
+
+
+def test_a_class_that_updates_views_means_the_same_on_every_backend(backend: Any) -> None:
+    x = torch.tensor(A, requires_grad=True)
+    y = HalvesDiagonal.apply(x)
+    y.backward(torch.tensor(A))
+    value, gradient = backend.vjp(xg.from_autograd_function(HalvesDiagonal), A, A)
+    np.testing.assert_array_equal(value, y.detach().numpy())
+    np.testing.assert_array_equal(gradient, x.grad.numpy())
+
+
+def writes_what_may_be_a_copy(a: Any) -> Any:
+    a.t().reshape(-1)[0] = 5
+    return a
+
+
+def writes_behind_the_gradient(a: Any) -> Any:
+    a.detach().mul_(2)
+    return a
+
+
+@pytest.mark.parametrize("function", [writes_what_may_be_a_copy, writes_behind_the_gradient])
+def test_an_update_that_may_reach_nobody_is_refused(function: Any) -> None:
+    def f(given: Any) -> Any:
+        return function(given * 1)
+
+    with pytest.raises(xg.TraceError, match=r"updates a view of another tensor.*clone\(\)"):
+        xg.function(f, native=False)(A)
