@@ -102,7 +102,7 @@ def find_trace(values: Any) -> Trace | None:
 
 # --- branches -------------------------------------------------------------------------------------
 def guards_of(which: Value, count: int) -> list[Any]:
-    """Return for each of so many ways whether a number takes it; the last where it is no other's."""
+    """Return for each of so many ways whether a number takes it, the last one any other."""
     taken = [xp.equal(which, i) for i in range(count - 1)]
     others = taken[0]
     for each in taken[1:]:
