@@ -29,16 +29,15 @@ def reduce_window(step: Step, reduce: Any, start: float) -> Operand:
     params = step.params
     if set(params["base_dilation"]) != {1}:
         raise Unknown("windows with base_dilation")
+    sizes, strides, padding = (
+        params[name] for name in ("window_dimensions", "window_strides", "padding")
+    )
+    spacing = params["window_dilation"]
+    x = step.whole(0)
     return step.result(
         capture_convolutions.reduce_window(
-            step.whole(0),
-            start,
-            reduce,
-            params["window_dimensions"],
-            params["window_strides"],
-            params["padding"],
-            window_dilation=params["window_dilation"],
-        )  # fmt: skip
+            x, start, reduce, sizes, strides, padding, window_dilation=spacing
+        )
     )
 
 
