@@ -29,16 +29,9 @@ def reduce_window(step: Step, reduce: Any, start: float) -> Operand:
     params = step.params
     if set(params["base_dilation"]) != {1}:
         raise Unknown("windows with base_dilation")
-    sizes, strides, padding = (
-        params[name] for name in ("window_dimensions", "window_strides", "padding")
-    )
-    spacing = params["window_dilation"]
-    x = step.whole(0)
-    return step.result(
-        capture_convolutions.reduce_window(
-            x, start, reduce, sizes, strides, padding, window_dilation=spacing
-        )
-    )
+    named = ("window_dimensions", "window_strides", "padding", "window_dilation")
+    options = {name: params[name] for name in named}
+    return step.result(capture_convolutions.reduce_window(step.whole(0), start, reduce, **options))
 
 
 CONVOLUTIONS: dict[str, Callable[[Step], Operand]] = {

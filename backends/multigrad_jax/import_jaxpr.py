@@ -286,7 +286,7 @@ def factors_its_argument(jaxpr: Any) -> bool:
     return False
 
 
-def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[V]:
+def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[Value]:
     """Return the operands of an equation in their whole shapes."""
     shapes = [tuple(variable.aval.shape) for variable in equation.invars]
     return [scope.whole(each, shape) for each, shape in zip(operands, shapes, strict=True)]

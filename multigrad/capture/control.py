@@ -137,18 +137,18 @@ def choose(taken: Any, a: Any, b: Any) -> Any:
     Raises:
         TypeError: they differ in shape or dtype.
     """
-    if a is b or (isinstance(a, Value) and isinstance(b, Value) and a.node is b.node):
+    nodes = [x.node for x in (a, b) if isinstance(x, Value)]
+    if a is b or (len(nodes) == 2 and nodes[0] is nodes[1]):
         return a
-    shapes = [getattr(getattr(x, "node", None), "type", None) for x in (a, b)]
-    alike = all(t is not None and t.kind == "tensor" for t in shapes) and (
-        shapes[0].shape == shapes[1].shape and shapes[0].shape in (INPUT_SHAPE, SCALAR_SHAPE)
-    )
-    if not alike:
+    types = [node.type for node in nodes if node.type.kind == "tensor"]
+    shapes = {type_.shape for type_ in types}
+    if len(types) < 2 or len(shapes) > 1 or not shapes <= {INPUT_SHAPE, SCALAR_SHAPE}:
         lengths = shape_of(a), shape_of(b)
         if lengths[0] != lengths[1]:
             raise TypeError(f"its branches return the shapes {lengths[0]} and {lengths[1]}")
-    names = {dtype_name(x.dtype) for x in (a, b) if hasattr(x, "dtype")}
-    kinds = {type(x) for x in (a, b) if not hasattr(x, "dtype")}
+    dtypes = [getattr(x, "dtype", None) for x in (a, b)]
+    names = {dtype_name(dtype) for dtype in dtypes if dtype is not None}
+    kinds = {type(x) for x, dtype in zip((a, b), dtypes, strict=True) if dtype is None}
     if len(names) > 1 or len(kinds) > 1:
         raise TypeError(f"its branches return the dtypes {' and '.join(sorted(names))}")
     return xp.where(taken, a, b)

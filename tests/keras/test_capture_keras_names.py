@@ -232,7 +232,10 @@ LOSSES: dict[str, list[Call]] = {
 }
 # These give no tensor, or one with anything in it; `test_capture_keras.py` has rules that use them.
 PLACES = {"argmax", "argmin", "argsort", "scatter_update", "segment_sum", "take_along_axis"}
-ELSEWHERE = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"} | PLACES
+CONVOLUTIONS = {
+    "average_pool", "conv", "conv_transpose", "depthwise_conv", "max_pool", "separable_conv",
+}  # fmt: skip
+ELSEWHERE = {"dtype", "empty_like", "is_tensor", "ndim", "shape", "size"} | PLACES | CONVOLUTIONS
 
 
 def whole(o: Any, x: Any) -> Any:
