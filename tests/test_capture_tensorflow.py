@@ -236,8 +236,7 @@ def test_update_of_an_immutable_tensor_does_not_reach_its_other_names(
 
 
 REFUSED = {
-    "cond": "branches on a tensor. Use tf.where",
-    "while_loop": "in a loop of TensorFlow's",
+    "case": "branches on a tensor. Use tf.where",
     "map_fn": "in a loop of TensorFlow's",
     "py_function": "hides what it computes. Call the function itself",
     "boolean_mask": "Use tf.where.mask, tensor, 0.0",
@@ -255,8 +254,7 @@ def test_name_without_an_op_is_refused_by_its_name_with_the_line_and_what_to_do(
     import tensorflow as tf
 
     arguments = {
-        "cond": lambda x: (tf.reduce_sum(x) > 0, lambda: x, lambda: -x),
-        "while_loop": lambda x: (lambda i: i < 3, lambda i: i + 1, [x]),
+        "case": lambda x: ([(tf.reduce_sum(x) > 0, lambda: x)],),
         "map_fn": lambda x: (abs, x),
         "py_function": lambda x: (abs, [x], tf.float32),
         "boolean_mask": lambda x: (x, x > 0),

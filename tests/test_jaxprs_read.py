@@ -117,8 +117,9 @@ def test_a_branch_that_is_not_taken_gives_no_nan() -> None:
     [
         lambda x: jax.vmap(lambda r: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, r))(x),
         lambda x: lax.scan(lambda c, _: (jnp.sin(c + x[0]), None), x[1], length=9000)[0],
+        lambda x: lax.fori_loop(0, 9000, lambda i, c: jnp.sin(c) + i, x),
     ],
-    ids=["by values", "too long"],
+    ids=["by values", "too long", "too many turns"],
 )
 def test_a_loop_that_is_not_unrolled_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(xg.TraceError):

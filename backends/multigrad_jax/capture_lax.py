@@ -7,7 +7,7 @@ from typing import Any
 
 from jax import lax
 
-from multigrad.capture import arrays
+from multigrad.capture import arrays, control
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import cast
 
@@ -191,10 +191,15 @@ def batch_matmul(lhs: Tensor, rhs: Tensor, precision: Any = None) -> Tensor:
 def fori_loop(
     lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None
 ) -> Any:
-    """The loop unrolled; its bounds are Python's."""
-    value = init_val
+    """The loop unrolled.
+
+    Raises:
+        TypeError: it is larger than what is unrolled.
+    """
+    value, size = init_val, control.Size(init_val)
     for i in range(lower, upper):
         value = body_fun(i, value)
+        size.add(value)
     return value
 
 

@@ -1,8 +1,7 @@
 """What each primitive of a jaxpr means that holds other jaxprs; see `import_jaxpr.py`.
 
-A branch by values computes all its ways and chooses among the results. A way that is not taken may
-give NaN or inf, which times zero is NaN: so its operands let no cotangent through there, as jax has
-it where it maps over a branch (jax/_src/lax/control_flow/conditionals.py). A loop is unrolled.
+A branch by values computes all its ways and chooses among the results, a loop is unrolled, as in
+`multigrad/capture/control.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
+from multigrad.capture import control
+from multigrad.capture.control import MOST_OPERATIONS
 from multigrad.ir.types import is_float
 from multigrad.tracing import xp_all as xp
 
@@ -21,7 +22,6 @@ from .import_primitives import Operand, Scope, Unknown
 
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
 Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
-MOST_EQUATIONS = 5000  # of one unrolled loop: more take a compiler minutes
 
 
 def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]) -> list[Operand]:
@@ -43,18 +43,13 @@ def cond(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
         at = int(which.known)
         last = len(branches) - 1
         return run_closed(run, scope, branches[at if 0 <= at < last else last], arguments)
-    numbers = range(len(branches) - 1)
-    taken = [xp.equal(which.value, i) for i in numbers]
-    others = taken[0]
-    for each in taken[1:]:
-        others = xp.logical_or(others, each)
-    guards = [*taken, xp.logical_not(others)]
+    guards = control.guards_of(which.value, len(branches))
     ways = [
         run_closed(run, scope, branch, [guarded(operand, guard) for operand in arguments])
         for branch, guard in zip(branches, guards, strict=True)
     ]
     results = ways[-1]
-    for guard, way in zip(taken, ways, strict=False):
+    for guard, way in zip(guards[:-1], ways, strict=False):
         results = [chosen(guard, a, b) for a, b in zip(way, results, strict=True)]
     return results
 
@@ -64,8 +59,7 @@ def guarded(operand: Operand, taken: Any) -> Operand:
     node = operand.value.node
     if operand.known is not None or node.type.kind != "tensor" or not is_float(node.type):
         return operand
-    value = xp.where(taken, operand.value, xp.stop_gradient(operand.value))
-    return Operand(value, operand.shape)
+    return Operand(control.guarded(operand.value, taken), operand.shape)
 
 
 def chosen(taken: Any, a: Operand, b: Operand) -> Operand:
@@ -93,9 +87,9 @@ def _jaxprs(given: Any) -> list[Any]:
 
 def check_size(turns: int, body: Any, what: str) -> None:
     size = count(body)
-    if turns * size > MOST_EQUATIONS:
+    if turns * size > MOST_OPERATIONS:
         raise Unknown(
-            f"a {what} of {turns} turns with {size} operations each: at most {MOST_EQUATIONS} "
+            f"a {what} of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
             "operations are unrolled"
         )
 

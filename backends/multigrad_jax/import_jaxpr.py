@@ -30,9 +30,10 @@ from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
 from .import_control import CONTROL
+from .import_convolutions import CONVOLUTIONS
 from .import_custom import CALLED, Called, reading
 from .import_elementwise import ELEMENTS
-from .import_linalg import LINALG
+from .import_linalg import LINALG, OWN
 from .import_places import PLACES
 from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 from .importer import with_own_gradient
@@ -46,7 +47,7 @@ INLINED = {
     **dict.fromkeys(CALLS, "call_jaxpr"),
 }
 
-PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG, **CONVOLUTIONS}
 # Jax's own jitted functions of one tensor, element by element, that look at its bits.
 NAMED = {"signbit": xp.signbit}
 
@@ -215,6 +216,11 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
         named = NAMED.get(equation.params.get("name", "")) if is_jaxs_own(plain) else None
         if named is not None and len(operands) == 1:
             return [Operand(named(operands[0].value), operands[0].shape)]
+        own = OWN.get(plain.debug_info.func_name) if name == "custom_jvp_call" else None
+        if own is not None and is_jaxs_own(plain) and factors_its_argument(plain):
+            values = _whole(scope, equation, operands)
+            shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
+            return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
         if name.startswith("custom_") and not is_jaxs_own(plain):
             scope.trace.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)
@@ -263,16 +269,36 @@ def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]
     return [scope.lift(np.asarray(result)) for result in results]
 
 
+def factors_its_argument(jaxpr: Any) -> bool:
+    """Return whether a jaxpr of jax's own factors its one argument as it is; a function mapped over
+    another axis than the first moves that axis before.
+    """
+    if len(jaxpr.invars) != 1:
+        return False
+    for equation in jaxpr.eqns:
+        if equation.invars[:1] != jaxpr.invars:
+            continue
+        if equation.primitive.name == "lu":
+            return True
+        inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
+        if inner is not None and factors_its_argument(getattr(inner, "jaxpr", inner)):
+            return True
+    return False
+
+
+def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[Value]:
+    """Return the operands of an equation in their whole shapes."""
+    shapes = [tuple(variable.aval.shape) for variable in equation.invars]
+    return [scope.whole(each, shape) for each, shape in zip(operands, shapes, strict=True)]
+
+
 def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record a call of a custom function by its own gradient; where that is not captured, what it
     computes, of which no derivative may be taken.
     """
     called: Called = equation.params["called"]
     avals = [variable.aval for variable in equation.invars]
-    values = [
-        scope.whole(operand, tuple(aval.shape))
-        for operand, aval in zip(operands, avals, strict=True)
-    ]
+    values = _whole(scope, equation, operands)
     own, asked = with_own_gradient(called.function), questions.count()
     if own is not None:
         args, kwargs = called.arguments(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from multigrad.capture import linalg
 from multigrad.tracing import xp_all as xp
@@ -28,6 +29,17 @@ def triangular_solve(step: Step) -> Operand:
     return step.result(result)
 
 
+# --- jax's own functions with a derivative of their own ------------------------------------------
+def det(x: Any) -> tuple[Any]:
+    return (xp.det(x),)
+
+
+def slogdet(x: Any) -> tuple[Any, Any]:
+    return tuple(xp.slogdet(x))
+
+
+# What factors a matrix in them has no op; what they compute, and its derivative, has one.
+OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {"_det": det, "_slogdet_lu": slogdet}
 LINALG: dict[str, Callable[[Step], Operand]] = {
     "cholesky": cholesky,
     "triangular_solve": triangular_solve,

@@ -23,6 +23,7 @@ from multigrad.capture.symbols import SymbolicShape
 from . import (
     attributes,
     capture_arrays,
+    capture_control,
     capture_convolutions,
     capture_elementwise,
     capture_linalg,
@@ -108,6 +109,7 @@ HANDLERS: dict[Any, Handler] = {
     **capture_convolutions.ALIASES,
     **capture_parts.ALIASES,
     **capture_linalg.ALIASES,
+    **capture_control.ALIASES,
     tf.as_dtype: as_dtype,
 }
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.
@@ -129,10 +131,8 @@ SEEDED = (
 CHECKS = "which looks at the values of a tensor. Check them outside of the rule"
 ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
 REFUSED: dict[Any, str] = {
-    **dict.fromkeys((tf.case, tf.cond, tf.switch_case), BRANCHES),
-    **dict.fromkeys(
-        (tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map, tf.while_loop), LOOPS
-    ),
+    tf.case: BRANCHES,
+    **dict.fromkeys((tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map), LOOPS),
     **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
     **dict.fromkeys((tf.gradients, tf.hessians), DIFFERENTIATES),
     **dict.fromkeys(

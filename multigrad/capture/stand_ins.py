@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,6 +27,8 @@ from .symbols import SymbolicDType, SymbolicShape
 
 TENSORS = (Value, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
+# A function may hold some, too.
+HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)
 
 
 def maximum_of(*args: Any, **kwargs: Any) -> Any:
@@ -170,7 +173,7 @@ class Call:
             return self.function(*args, **kwargs)
         # A function that we do not know may well take a shape; if not, it says that it needs the
         # real one.
-        kinds = SYMBOLS if self.function in self.dialect.aliases else TENSORS
+        kinds = HELD if self.function in self.dialect.aliases else TENSORS
         if holds(args, kinds) or (kwargs and holds(kwargs.values(), kinds)):
             return record_call(
                 self.library, self.function, args, kwargs, trace=self.trace, shown=self.name

@@ -149,6 +149,20 @@ def _refuse_seed(seed: Any) -> None:
         raise TypeError("a seed; draws follow the key of xg.use(..., key=...)")
 
 
+def by_its_code(function: Handler) -> Handler:
+    """Return the handler of a function of Keras's that is written in `keras.ops`: its own code."""
+    # Another function: the same would be a call of the handler.
+    code = FunctionType(function.__code__, function.__globals__, argdefs=function.__defaults__)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+        return substitute(code, trace)(*args, **kwargs)
+
+    return call
+
+
 TENSORS: dict[str, Handler] = {
     **{f.__name__: f for f in (array, convert_to_tensor, is_tensor, ndim, shape)},
     **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
@@ -176,6 +190,11 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     "losses": dialect_losses.LOSSES,
     "utils": {"normalize": dialect_losses.normalized},
     "activations": dialect_elementwise.ACTIVATIONS,
+    "quantizers": {
+        name: by_its_code(getattr(keras.quantizers, name))
+        for name in ("fake_quant_with_min_max_vars",)
+        if hasattr(keras.quantizers, name)
+    },
     "random": {"dropout": dropout, "normal": normal, "uniform": uniform},
     "backend": {
         "is_float_dtype": is_float_dtype,
