@@ -66,6 +66,7 @@ def kernels(x: Any, y: Any) -> tuple[Any, ...]:
 
 
 ONE: dict[str, Any] = {
+    "packbits": lambda x, y: (x > 0,), "unpackbits": lambda x, y: ((abs(x) * 40).astype("uint8"),),
     "conv": kernels, "conv_general_dilated": kernels, "convolve": two_rows,
     "conv_transpose": lambda x, y: (x[None, :, :, None], y[:2, :3, None, None], (2, 2), "SAME"),
     "conv_with_general_padding": lambda x, y: (
@@ -136,8 +137,8 @@ BINARY = frozenset({
     "add", "subtract", "sub", "multiply", "mul", "divide", "div", "true_divide", "maximum",
     "minimum",
     "max", "min", "fmax", "fmin", "floor_divide", "remainder", "rem", "mod", "fmod", "divmod",
-    "copysign", "hypot", "arctan2", "atan2", "logaddexp", "less", "lt", "less_equal", "le",
-    "greater",
+    "copysign", "nextafter", "hypot", "arctan2", "atan2", "logaddexp", "less", "lt", "less_equal",
+    "le", "greater",
     "gt", "greater_equal", "ge", "equal", "eq", "not_equal", "ne", "heaviside", "vecdot",
 })  # fmt: skip
 
