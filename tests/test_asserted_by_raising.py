@@ -37,6 +37,15 @@ def raises_in_a_helper(ctx: Any, x: Any) -> Any:
     return x * 3
 
 
+def raises_after_a_call_of_a_call(ctx: Any, x: Any) -> Any:
+    import torch
+
+    for each in (x, None):
+        if each is not None and not bool(torch.isfinite(each).all()):
+            raise RuntimeError("not finite")
+    return x * 3
+
+
 def raises_at_the_end(ctx: Any, x: Any) -> Any:
     if x.max().item() <= 10:
         return x * 3
@@ -51,7 +60,14 @@ def raises_in_a_library(ctx: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "forward", [raises_itself, raises_in_a_helper, raises_at_the_end, raises_in_a_library]
+    "forward",
+    [
+        raises_itself,
+        raises_in_a_helper,
+        raises_after_a_call_of_a_call,
+        raises_at_the_end,
+        raises_in_a_library,
+    ],
 )
 def test_a_branch_that_only_raises_is_an_assertion(forward: Any, backend: Any) -> None:
     function, _ = make(forward)

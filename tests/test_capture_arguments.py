@@ -34,6 +34,7 @@ TRAINING = "it acts in training alone, which is refused"
 OUTSIDE = "a place outside is an error"
 WEAK = "a draw takes the dtype of the rule's input, as any constant does"
 CHECKED = "what a factor or a solution is not, raises or is NaN in any case"
+GRAPHS = "how TensorFlow builds and runs its own loop"
 UNREAD: dict[str, str] = {
     "check_errors": CHECKED, "check_finite": CHECKED, "validate_args": CHECKED, "debug": CHECKED,
     "overwrite_a": WRITTEN, "overwrite_b": WRITTEN,
@@ -49,6 +50,7 @@ UNREAD: dict[str, str] = {
     "conjugate": "the tensors of a rule are real",
     "num": "the number of parts is that of the sizes",
     "api_version": "there is one",
+    "shape_invariants": GRAPHS, "parallel_iterations": GRAPHS, "swap_memory": GRAPHS,
 }  # fmt: skip
 # The same of one function; "*" for what refuses all calls.
 UNREAD_BY: dict[tuple[str, str], str] = {

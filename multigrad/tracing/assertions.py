@@ -132,11 +132,11 @@ def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> b
     if call.opname != "CALL" or call.arg != count:
         return False
     height = 0
-    for row in reversed(rows[max(at - 50, 0) : at]):
+    before = at - 1 if rows[at - 1].opname == "PRECALL" else at  # Python 3.11: takes the arguments
+    for row in reversed(rows[max(at - 50, 0) : before]):
         if row.opname in JUMPS:
             return False
-        if row.opname != "PRECALL":  # Python 3.11, which counts the arguments twice
-            height += dis.stack_effect(row.opcode, row.arg, jump=False)
+        height += dis.stack_effect(row.opcode, row.arg, jump=False)
         if row.opname in LOADS and row.argval == name:
             return height in (count + 1, count + 2)  # what is called, its arguments, and NULL
     return False

@@ -26,7 +26,7 @@ LEFT_OUT: dict[Op, str] = {
     row: "an operand falls along its axis, which a program does not see to"
     for row in ops.CALLABLE_OPS
     if any(domain_of(row, i).falls for i in range(len(row.operands)))
-}
+} | {ops.NEXTAFTER: "its steps are those of a dtype, which float64 does not have"}
 
 
 class Refused(Exception):
@@ -168,8 +168,7 @@ def pick(draw: Draw, op: Op, name: str, shapes: Sequence[Shape], drawn: dict[str
 def takes_part(op: Op) -> bool:
     """Return whether programs can be made of a row from its declaration alone."""
     known = all(attr.samples or attr in PICKS for attr in op.attrs.values())
-    is_in_float64 = op is not ops.NEXTAFTER  # whose steps float64 does not have
-    return op not in LEFT_OUT and op.coerce in KINDS and known and is_in_float64
+    return op not in LEFT_OUT and op.coerce in KINDS and known
 
 
 TAKING_PART = tuple(filter(takes_part, ops.CALLABLE_OPS))
