@@ -107,6 +107,9 @@ class NumpyBackend:
 
     def vjp(self, f: Callable[..., Tensor], x: Array, cotangent: Array) -> tuple[Array, Array]:
         """Run `f` at `x` and pull `cotangent` back: `(y, gradient of x)`, both NumPy arrays."""
+        if isinstance(f, xg.Function):
+            y, pull = xg.vjp(f, self.array(x))
+            return np.asarray(y), np.asarray(pull(cotangent)[0])
         if not hasattr(f, "vjp"):
             raise TypeError(f"NumPy has no autodiff: give xg.lower(rule, 'numpy'), not {f!r}")
         y, pullback = f.vjp(self.array(x))
