@@ -1,7 +1,7 @@
 """Torch's dialect, linear algebra; see `capture.py`.
 
-`cholesky_ex` and its like say by `info` that they succeeded: what fails raises here, or is NaN in
-JAX, where no Python code can look at it.
+`cholesky_ex` and its like say by `info` whether they succeeded, which decides what the code does
+next: here they assert it, so that torch itself runs the code as it is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import torch
 
 from multigrad.capture import linalg, norms, parts
 from multigrad.tracing import xp_all as xp
+from multigrad.tracing.answers import note_assertion
+from multigrad.tracing.trace import Value
 
 Tensor = Any
 TYPES: Any = torch.return_types
 _T = torch.Tensor
 
 
-def succeeded(x: Tensor) -> Tensor:
-    """Zeros, one for each matrix."""
+def succeeded(x: Tensor, result: Tensor) -> Tensor:
+    """Zeros, one for each matrix, where the result is asserted to be one."""
+    if isinstance(result, Value) and result.trace.kind != "rule":
+        note_assertion(xp.all(xp.isfinite(result)), True, RuntimeError)
     lead = () if parts.rank(x) == 2 else parts.shape_of(x)[:-2]
     return torch.zeros(lead, dtype=torch.int32)
 
@@ -35,7 +39,8 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
-    return TYPES.linalg_cholesky_ex((linalg.cholesky(A, upper), succeeded(A)))
+    factor = linalg.cholesky(A, upper)
+    return TYPES.linalg_cholesky_ex((factor, succeeded(A, factor)))
 
 
 def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
@@ -58,7 +63,8 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    return TYPES.linalg_solve_ex((solve(A, B, left=left), succeeded(A)))
+    result = solve(A, B, left=left)
+    return TYPES.linalg_solve_ex((result, succeeded(A, result)))
 
 
 def solve_triangular(
@@ -87,7 +93,8 @@ def inverse(input: Tensor) -> Tensor:
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
-    return TYPES.linalg_inv_ex((xp.inv(A), succeeded(A)))
+    inverse = xp.inv(A)
+    return TYPES.linalg_inv_ex((inverse, succeeded(A, inverse)))
 
 
 def pinv(
