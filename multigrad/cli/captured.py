@@ -43,13 +43,14 @@ PLACES: dict[str, dict[str, str]] = {
     "tensorflow": {
         "tf": "tensorflow", "tf.math": "tensorflow.math", "tf.nn": "tensorflow.nn",
         "tf.linalg": "tensorflow.linalg", "tf.random": "tensorflow.random",
-        "tf.bitwise": "tensorflow.bitwise", "tf.raw_ops": "tensorflow.raw_ops",
+        "tf.bitwise": "tensorflow.bitwise", "tf.quantization": "tensorflow.quantization",
+        "tf.raw_ops": "tensorflow.raw_ops", "tf.compat.v1": "tensorflow.compat.v1",
     },
     "keras": {
         "ops": "keras.ops", "keras.activations": "keras.activations",
         "keras.random": "keras.random",
         "keras.backend": "keras.backend", "keras.losses": "keras.losses",
-        "keras.utils": "keras.utils",
+        "keras.utils": "keras.utils", "keras.quantizers": "keras.quantizers",
     },
 }  # fmt: skip
 OWN = __name__.partition(".")[0]
