@@ -112,12 +112,6 @@ def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], t
         raise NeedsConcrete(*missing) from error
 
 
-def jax_errors() -> tuple[type[Exception], ...]:
-    """Return what jax raises at code that it cannot trace, or not with open lengths."""
-    python = (TypeError, ValueError, NotImplementedError, LookupError, AttributeError)
-    return (*python, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
-
-
 def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
     """Return a shape for each value, of lengths that stay open, and the symbolic length for each
     name.

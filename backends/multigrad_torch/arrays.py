@@ -13,7 +13,7 @@ from multigrad.ir.array_values import find_array
 from multigrad.ir.op import Op
 
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .ordering import wide
+from .ordering import factor, wide
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
@@ -156,11 +156,6 @@ def gumbel_like(key: Any, x: Tensor) -> Tensor:
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
-
-
-def factor(x: Tensor) -> Tensor:
-    """An operand of a product that is summed further; accelerators are faster in 16 bits."""
-    return wide(x) if x.device.type == "cpu" else x
 
 
 def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:

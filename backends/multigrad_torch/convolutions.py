@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from multigrad.backend import rows_of
 
-from .ordering import wide
+from .ordering import factor, wide
 
 Tensor: TypeAlias = torch.Tensor
 Ints = tuple[int, ...]
@@ -43,32 +43,27 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
     return result.to(x.dtype)
 
 
-def factor(x: Tensor) -> Tensor:
-    """An operand; a CPU rounds 16-bit sums more than once, accelerators are faster in 16 bits."""
-    return wide(x) if x.device.type == "cpu" else x
-
-
-def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: object) -> Tensor:
+def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     given, kernels = factor(cotangent), factor(w)
     result = backward(given, given.new_empty(()).expand(like.shape), kernels, (True, False), attrs)
     return result[0].to(cotangent.dtype)
 
 
-def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: object) -> Tensor:
+def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     seen, given = factor(x), factor(cotangent)
     result = backward(given, seen, given.new_empty(()).expand(like.shape), (False, True), attrs)
     return result[1].to(cotangent.dtype)
 
 
 def backward(
-    cotangent: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool], attrs: dict[str, object]
+    cotangent: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool], attrs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
     """The cotangents of x and w, each where it is wanted; of the other only the shape is read."""
-    strides, zeros = list(attrs["strides"]), [0] * (x.ndim - 2)  # type: ignore[call-overload]
+    zeros, wants = [0] * (x.ndim - 2), [*wanted, False]
+    steps, gaps = list(attrs["strides"]), list(attrs["dilations"])
     return torch.ops.aten.convolution_backward(
-        cotangent, x, w, None, strides, zeros, list(attrs["dilations"]), False, zeros,  # type: ignore[call-overload]
-        attrs["groups"], [*wanted, False],
-    )  # fmt: skip
+        cotangent, x, w, None, steps, zeros, gaps, False, zeros, attrs["groups"], wants
+    )
 
 
 OPS = rows_of(vars())
