@@ -47,12 +47,14 @@ def in_tensorflow(function: Callable[..., Any], *arrays: Array) -> Result:
 OWN = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
 
 
-def assert_as_in(library: str, function: Callable[..., Any], *arrays: Array) -> None:
+def assert_as_in(
+    library: str, function: Callable[..., Any], *arrays: Array, atol: float = 1e-5
+) -> None:
     """Compare values and gradients of a function of NumPy arrays with those of its graph."""
     expected, pull = OWN[library](function, *arrays)
     cotangent = np.random.default_rng(1).normal(size=expected.shape).astype(np.float32)
     result, captured_pull = xg.vjp(xg.function(function, native=False), *arrays)
     assert result.shape == expected.shape
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=atol)
     for gradient, own in zip(captured_pull(cotangent), pull(cotangent), strict=True):
-        np.testing.assert_allclose(gradient, own, rtol=1e-5, atol=2e-5)
+        np.testing.assert_allclose(gradient, own, rtol=1e-5, atol=atol)
