@@ -42,6 +42,7 @@ def test_forward_does_not_record_and_backward_neither(backend: Any) -> None:
     np.testing.assert_allclose(gradient, 6 * X**2, rtol=1e-6)
 
 
+@pytest.mark.needs("torch", "jax")
 def test_a_second_derivative_is_the_original_s_or_refused() -> None:
     import jax
     import torch
