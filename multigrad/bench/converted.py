@@ -1,7 +1,8 @@
 """Converted classes against themselves in eager torch, forward and backward: ratios.
 
 `python -m multigrad.bench.converted [NAME ...]`. Both run interleaved, each ratio is one of two
-calls right after each other; the median of many is shown, and that of the classes.
+calls right after each other; the median of many is shown, and that of the classes. Freed memory
+is kept, as in the other benchmarks: at 4 MB fresh pages would take most of the time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 import multigrad as xg
 
 from .classes_torch import CLASSES
+from .harness import keep_memory
 
 SIZES = {24: (4, 6), 1_000_000: (1000, 1000)}
 REPETITIONS = {24: 40, 1_000_000: 1}
@@ -59,6 +61,7 @@ def compare(cls: Any, size: int) -> float:
 
 def main(names: list[str]) -> None:
     """Print a row for each class, and the median and the worst of each size."""
+    keep_memory()
     torch.set_num_threads(1)
     chosen = [cls for cls in CLASSES if not names or cls.__name__ in names]
     rows = {cls.__name__: [compare(cls, size) for size in SIZES] for cls in chosen}
