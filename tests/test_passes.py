@@ -79,6 +79,9 @@ def to_own_shape(g: Any, x: Any, w: Any) -> Any:
         (lambda g, x, w: 1 * g, ["return grad_out"]),
         (lambda g, x, w: (g * 1.0) / 1, ["return grad_out"]),
         (lambda g, x, w: -xp.negative(g), ["return grad_out"]),
+        (lambda g, x, w: -g + xp.exp(x), ["exp(tin)", "sub(%1, grad_out)", "return %2"]),
+        (lambda g, x, w: g * (x + -g) * w,
+            ["sub(tin, grad_out)", "mul(grad_out, %1)", "mul(%2, width)", "return %3"]),
         (lambda g, x, w: xp.where(~~(x > 0), g, 0.0),
             ["gt(tin, 0)", "where(%1, grad_out, 0.0)", "return %2"]),
         (cast_twice, ["gt(tin, 0)", "cast(%1, dtype='T')", "mul(grad_out, %2)", "return %3"]),
@@ -137,6 +140,7 @@ RULES: dict[str, RuleBody] = {
     "shapes": lambda g, x, w: g + xp.zeros_like(x) * xp.size(x) - xp.full_like(x, 1.0) * -0.0,
     "casts": cast_twice,
     "own": to_own_shape,
+    "negatives": lambda g, x, w: (-g + x) * w + -x,
     "folds": lambda g, x, w: g * xp.maximum(w, 1e-6) / 3.0 + (x * scalar_sum(g, 0.1, 0.2)),
 }
 

@@ -46,6 +46,14 @@ def drop_double(node: Node, grad_out: Node | None) -> Node | None:
     return inner.operands[0] if inner.op is node.op else None
 
 
+def subtract(node: Node, grad_out: Node | None) -> Node | None:
+    """-a + b and b + -a are b - a."""
+    for negative, other in (node.operands, node.operands[::-1]):
+        if negative.op is ops.NEG and negative.type == node.type == other.type:
+            return make_node(ops.SUB, (other, negative.operands[0]), {}, node.type)
+    return None
+
+
 def drop_cast(node: Node, grad_out: Node | None) -> Node | None:
     """A cast to the own dtype does nothing; a mask cast twice is cast once."""
     inner = node.operands[0]
@@ -82,6 +90,7 @@ REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
     fold_constants: lambda op: bool(op.operands),
     drop_unit: lambda op: op in (ops.MUL, ops.DIV),
     drop_double: lambda op: op in (ops.NEG, ops.NOT),
+    subtract: lambda op: op is ops.ADD,
     drop_cast: lambda op: op is ops.CAST,
     drop_reshape: lambda op: op in (ops.SUM_TO, ops.BROADCAST_TO),
     take_shape_from_cotangent: lambda op: bool(op.shape_only),
