@@ -35,7 +35,10 @@ OUTSIDE = "a place outside is an error"
 WEAK = "a draw takes the dtype of the rule's input, as any constant does"
 CHECKED = "what a factor or a solution is not, raises or is NaN in any case"
 GRAPHS = "how TensorFlow builds and runs its own loop"
+FREED = "when an engine frees what it has recorded"
 UNREAD: dict[str, str] = {
+    "retain_graph": FREED, "gate_gradients": FREED, "aggregation_method": FREED,
+    "only_inputs": "torch reads it no more",
     "check_errors": CHECKED, "check_finite": CHECKED, "validate_args": CHECKED, "debug": CHECKED,
     "overwrite_a": WRITTEN, "overwrite_b": WRITTEN,
     "device": PLACES, "memory_format": PLACES, "non_blocking": PLACES, "order": PLACES,

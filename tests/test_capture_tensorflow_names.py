@@ -184,7 +184,7 @@ PLACES = """
 """
 ELSEWHERE = (
     "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split(),
-    "compat.v1.cond", "compat.v1.while_loop", "cond", "switch_case", "while_loop",
+    "compat.v1.cond", "compat.v1.while_loop", "cond", "gradients", "switch_case", "while_loop",
     *CONVOLUTIONS.split(),
     *QUANTIZATION.split(),
 )  # fmt: skip

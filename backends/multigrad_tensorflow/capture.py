@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
 from multigrad.capture.dialect import Dialect, register_dialect
@@ -31,6 +32,7 @@ from . import (
     capture_places,
     capture_quantization,
     capture_shapes,
+    capture_tape,
     dispatch,
     importer,
     ops,
@@ -94,11 +96,6 @@ def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
     return undecorated if func is None else func
 
 
-def differentiate(*args: Any, **options: Any) -> Any:
-    """`tf.GradientTape` in a rule, which has no tensors to watch."""
-    raise TypeError(f"it uses tf.GradientTape, {DIFFERENTIATES}")
-
-
 HANDLERS: dict[Any, Handler] = {
     **named(ops.NAMES, tf, raw=tf.raw_ops),
     **capture_elementwise.ALIASES,
@@ -111,6 +108,7 @@ HANDLERS: dict[Any, Handler] = {
     **capture_linalg.ALIASES,
     **capture_control.ALIASES,
     tf.as_dtype: as_dtype,
+    tf.gradients: capture_tape.gradients,
 }
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.
 STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
@@ -134,7 +132,7 @@ REFUSED: dict[Any, str] = {
     tf.case: BRANCHES,
     **dict.fromkeys((tf.foldl, tf.foldr, tf.map_fn, tf.scan, tf.vectorized_map), LOOPS),
     **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
-    **dict.fromkeys((tf.gradients, tf.hessians), DIFFERENTIATES),
+    tf.hessians: DIFFERENTIATES,
     **dict.fromkeys(
         (
             tf.random.stateless_normal,
@@ -153,6 +151,7 @@ DIALECT = Dialect(
     tf.Tensor,
     tf.as_dtype,
     "/device:CPU:0",
+    classes=(EagerTensor, SymbolicTensor),
     methods={"get_shape": get_shape, "set_shape": set_shape},
     # These also act where no symbol is among the arguments: a shape, a dtype, a function.
     hidden={
@@ -160,7 +159,7 @@ DIALECT = Dialect(
         tf.ones: ALIASES[tf.ones],
         tf.function: undecorated,
         tf.recompute_grad: undecorated,
-        tf.GradientTape: differentiate,
+        tf.GradientTape: capture_tape.Tape,
     },
     mutable=False,
     protocol=False,

@@ -175,19 +175,6 @@ def legacy_root(x: Tensor) -> str:
     return "torch." if place == "cpu" else f"torch.{place}."
 
 
-def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
-    """Let autograd watch a tensor that the code has made, which changes no value."""
-    if x.trace.kind == "rule":
-        raise x.trace.error("calls .requires_grad_(): a rule's tensors carry no gradient")
-    if x.node.op is ops.INPUT:
-        advice = x.trace.words.advise("call .detach() on it first")
-        raise x.trace.error(f"calls .requires_grad_() of its argument{advice}")
-    if not requires_grad:
-        raise TypeError("requires_grad_(False)")
-    x.notes = {**(x.notes or {}), "requires_grad": True}
-    return x
-
-
 def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     """A tensor of a size, whose values nobody has set, or of these numbers."""
     if not args:
@@ -300,7 +287,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "cpu": cpu, "cuda": cuda, "element_size": element_size, "expand": expand,
     "get_device": get_device, "is_complex": is_complex,
     "is_contiguous": is_contiguous, "ndimension": methods.dim,
-    "nelement": methods.numel, "new": new, "requires_grad_": requires_grad_,
+    "nelement": methods.numel, "new": new,
     "resize_": resize_, "resize_as_": resize_as_, "squeeze": squeeze,
     "to": to, "type": type_,
 }  # fmt: skip

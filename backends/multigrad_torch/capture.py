@@ -29,6 +29,7 @@ from . import (
     capture_asserted,
     capture_convolutions,
     capture_elementwise,
+    capture_gradients,
     capture_layers,
     capture_linalg,
     capture_losses,
@@ -227,6 +228,7 @@ ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F), **METHODS, **capture_elementwise.ALIASES,
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_linalg.ALIASES,
     **capture_layers.ALIASES, **capture_convolutions.ALIASES, **asked.ALIASES,
+    **capture_gradients.ALIASES,
     **capture_losses.ALIASES, **capture_views.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
@@ -251,7 +253,7 @@ ALIASES: dict[Any, Any] = {
 }  # fmt: skip
 
 OWN_METHODS = {
-    **asked.METHODS, **capture_asserted.METHODS,
+    **asked.METHODS, **capture_asserted.METHODS, **capture_gradients.METHODS,
     "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
     **capture_parts.METHODS, **capture_linalg.SHARED, **capture_layers.METHODS,
     **capture_views.METHODS,
@@ -329,11 +331,14 @@ register_dialect(
         hidden={
             **capture_asserted.HIDDEN,
             **capture_convolutions.HIDDEN,
+            **capture_gradients.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
             **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
         },
         at_once=eagerly,
+        pauses=capture_gradients.pauses,
+        passes=torch.enable_grad,
         keeps=importer.is_custom_gradient,
         finds=find_other,
         interceptions=importer.INTERCEPTIONS,

@@ -17,7 +17,7 @@ from .. import ops
 from ..active.reads import is_read, look_up
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
-from ..passes.facts import needed_shapes
+from ..passes.facts import GIVEN, needed_shapes
 from ..tracing.answers import place_of
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value
@@ -47,7 +47,7 @@ def gather_facts(
             continue
         what, _, argument = fact.partition(":")
         index = by_name.get(argument) if argument else first
-        if what == "device":
+        if what in GIVEN:
             facts[fact] = True
             continue
         if index is None or layout.leaves[index].kind == "static":
@@ -133,14 +133,14 @@ def facts_of_symbols(
         if index is not None and layout.leaves[index].kind != "static":
             facts[fact] = _fact_of_symbol(trace, what, leaves[index])
         else:
-            facts[fact] = what == "device"
+            facts[fact] = what in GIVEN
     return facts
 
 
 def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
     if what == "param":
         return float(value)
-    if what == "device":
+    if what in GIVEN:
         return True
     if what == "device_type":
         return place_of(trace)

@@ -8,10 +8,10 @@ import functools
 import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Self
 
 from .. import ops
-from ..tracing.assertions import is_call_of
+from ..tracing.assertions import is_call_of, is_searched
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .dialect import Dialect, find_dialect, registered_dialects
 from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
@@ -66,8 +66,42 @@ def _may_be_scalar(value: Any, dialect: Dialect) -> bool:
 
 def type_of(*args: Any, **kwargs: Any) -> Any:
     """The builtin `type`, for which a symbol is what it stands for."""
-    is_question = len(args) == 1 and not kwargs
-    return class_of(args[0]) if is_question else builtins.type(*args, **kwargs)
+    if len(args) != 1 or kwargs:
+        return builtins.type(*args, **kwargs)
+    (value,) = args
+    if isinstance(value, Value) and value.node.type.kind == "tensor":
+        own = find_dialect(value.trace.dialect)
+        if own is not None and own.classes and is_searched(sys._getframe(1)):
+            return OneOf(own.classes, value.trace)
+    return class_of(value)
+
+
+class OneOf:
+    """One of several classes, made text to look for a word in it."""
+
+    def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
+        self.classes = classes
+        self.trace = trace
+
+    def __repr__(self) -> str:
+        return TextOfOne(self)
+
+
+class TextOfOne(str):
+    """Says of a word whether it is in the text of each."""
+
+    __slots__ = ("_of",)
+
+    def __new__(cls, of: OneOf) -> Self:
+        text = super().__new__(cls, "one of several classes")
+        text._of = of
+        return text
+
+    def __contains__(self, word: object) -> bool:
+        found = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
+        if len(found) > 1:
+            raise self._of.trace.error(f"looks for {word!r} in the class of a tensor")
+        return found.pop()
 
 
 def is_instance(value: Any, classes: Any) -> bool:

@@ -95,6 +95,7 @@ class Dialect:
         shape_class: what `x.shape` is, and is an instance of.
         runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
         one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
+        classes: those that its tensors are of, where there are a few.
         asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
         scalars: classes of what stands in place of a tensor without axes in the library's own
             results.
@@ -105,6 +106,8 @@ class Dialect:
         bookkeeping: attributes of its objects that are no state.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by
             name. With it, what its tensor class lacks is an AttributeError.
+        pauses: optional; whether its code now computes what no gradient passes through.
+        passes: optional; a context in which gradients pass.
     """
 
     aliases: Mapping[Any, Handler]
@@ -133,6 +136,7 @@ class Dialect:
     runs_on: Callable[[], str] | None = None
     shape_class: type = tuple
     one_class: bool = False
+    classes: tuple[type, ...] = ()
     asking: tuple[str, ...] = ()
     scalars: tuple[type, ...] = ()
     generators: Callable[[], Iterable[Any]] | None = None
@@ -142,6 +146,8 @@ class Dialect:
     bookkeeping: frozenset[str] = frozenset()
     trees: frozenset[Any] = frozenset()
     finds: Callable[[Any], Handler | None] | None = None
+    pauses: Callable[[], bool] | None = None
+    passes: Callable[[], AbstractContextManager[Any]] | None = None
 
 
 GROUP = "multigrad.dialects"
@@ -223,7 +229,7 @@ def record_call(
     trace = trace or _find_trace((*args, *kwargs.values()))
     trace.routes[dialect] = route
     shown = shown or f"{dialect}'s {name}"
-    if name.rpartition(".")[2] in ("backward", "grad"):
+    if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
         raise trace.error(
             f"calls {shown}: a rule is the backward pass"
             f"{trace.words.advise('write the derivative out')}"

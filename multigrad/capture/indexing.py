@@ -78,7 +78,8 @@ def _over_axes(mask: Any, x: Any) -> Value:
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
     """Return x with a value at a static index."""
     try:
-        part = xp.getitem(x, index)
+        with x.trace.plainly():
+            part = xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error
     at = part.node.attr("index")

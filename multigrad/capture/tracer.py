@@ -24,6 +24,7 @@ from .attributes import ABSENT, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
 from .equality import Comparing
+from .gradients import carries_gradient
 from .items import Number
 from .readings import library_for
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
@@ -231,6 +232,9 @@ class V(Comparing):
             new = xp.broadcast_to(self.trace.value(new), self).node
         if new.type != old.type:
             raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
+        if self.trace.is_paused is not None and self.trace.is_paused() and carries_gradient(old):
+            problem = "updates a tensor that carries a gradient where none passes"
+            raise self.trace.error(f"{problem}. Call .detach() on it first")
         if isinstance(self.base, V):
             whole = views.written(self, self.trace.value(new))
             if whole is None:
@@ -339,7 +343,9 @@ class Attributed(V):
         own = find_dialect(self.trace.dialect)
         if own is None or not own.tensor.__dictoffset__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if hasattr(own.tensor, name):
+        if f"{name}_" in own.methods:  # torch's way to set it
+            return getattr(self, f"{name}_")(value)
+        if hasattr(own.tensor, name) and name not in (self.notes or {}):
             raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
         if self.node.op is ops.INPUT:
             raise self.trace.error(

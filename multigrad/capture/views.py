@@ -14,6 +14,7 @@ from ..ops.indexing import as_index
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
 from . import indexing
+from .gradients import carries_gradient
 
 # What moves every element to one other place, which its VJP undoes.
 ORDERS = (ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS)
@@ -35,7 +36,10 @@ def written(view: Value, value: Value) -> Any:
     if node.op in ORDERS and node.op.vjp is not None:
         (whole,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
         return whole
-    if node.op is ops.STOP_GRADIENT and _is_forward(view):
+    if node.op is ops.CALL:  # another name
+        return value
+    is_cut = node.op is ops.STOP_GRADIENT
+    if is_cut and (_is_forward(view) or not carries_gradient(base.node)):
         return value
     return None
 
@@ -50,4 +54,5 @@ def looks_anew(view: Value, before: Node, after: Node) -> Node:
     seen = view.node
     if seen is before:
         return after
-    return make_node(seen.op, (after, *seen.operands[1:]), dict(seen.attrs), seen.type)
+    operands = [after if each is before else each for each in seen.operands]
+    return make_node(seen.op, operands, dict(seen.attrs), seen.type)

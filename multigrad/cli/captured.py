@@ -31,6 +31,7 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "torch": {
         "torch": "torch", "F": "torch.nn.functional", "torch.special": "torch.special",
+        "torch.autograd": "torch.autograd", "torch.func": "torch.func",
         "torch.linalg": "torch.linalg", "Tensor": "torch.Tensor",
     },
     "jax": {

@@ -15,6 +15,7 @@ from ..ground.trees import optree
 from ..ir.array_values import ArrayValue
 from ..ir.types import FLOATS, T
 from ..lowering.function_graph import FunctionGraph
+from ..passes.facts import GIVEN
 from ..passes.serialize import (
     encode_array,
     encode_graph,
@@ -98,7 +99,7 @@ def _general(fact: str) -> Any:
     """Return what a fact is in that form, None for one that tells the arguments apart."""
     if fact == "device_type":
         return "cpu"
-    return True if fact == "device" or fact.startswith(GENERAL) else None
+    return True if fact in GIVEN or fact.startswith(GENERAL) else None
 
 
 def _meaning(form: Data) -> str:

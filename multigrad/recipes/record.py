@@ -23,6 +23,7 @@ from ..calls.recipe import Recipe, Recorded, Variant
 from ..capture import xp as xp_dialect
 from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
+from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
 from ..capture.tracer import Attributed, V
 from ..capture.witness import Witness
@@ -64,7 +65,7 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
         raise AppliesItself(TraceError(message))
     reset = _in_progress.set((*_in_progress.get(), own))
     try:
-        with intercepting(), reading() as found:
+        with intercepting(), passing(), reading() as found:
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
@@ -106,7 +107,7 @@ class _Recording:
         self.layout = layout
         self.is_imported = hasattr(recipe, "apply")
         kind = "imported function" if self.is_imported else "function"
-        self.trace = Trace(recipe.name, facts, Attributed, kind, xp_dialect)
+        self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.defined = defined_at(recipe.functions())
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
@@ -241,7 +242,7 @@ class _Recording:
                     self.trace.error(f"returns {dtype}, which stays inside: cast to a float dtype")
                 )
         noted = {name for each in outputs if isinstance(each, V) for name in each.notes or ()}
-        for name in noted - {"requires_grad"}:  # which every framework decides by itself
+        for name in noted - {"grad", "requires_grad"}:  # which each framework decides
             raise NotCaptured(
                 self.trace.error(f"returns a tensor with an attribute {name!r}, which no graph has")
             )

@@ -126,6 +126,23 @@ def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
     return at < len(rows) and _calls(rows, at, name, count)
 
 
+def is_searched(frame: FrameType) -> bool:
+    """Return whether a frame is at a call of which the result is made text, in which it looks for
+    a word: `"Tensor" in str(type(x))`.
+    """
+    return _is_searched_at(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(maxsize=1024)
+def _is_searched_at(code: CodeType, at_offset: int) -> bool:
+    # Where it calls Python, it is at the end of the instruction.
+    before = [row for row in _rows(code) if row.offset <= at_offset]
+    rows = [*before[-1:], *(row for row in _rows(code) if row.offset > at_offset)]
+    calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
+    names = [row.opname for row in calls]
+    return names == ["CALL", "CALL", "CONTAINS_OP"] and {row.arg for row in calls[:2]} == {1}
+
+
 def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
     """Return whether an instruction calls a builtin function of a name, with so many arguments."""
     call = rows[at]

@@ -47,7 +47,8 @@ def mark(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value
     marked = []
     for position, output in enumerate(called.outputs):
         attrs = {"function": called, "position": position}
-        marked.append(trace.value(make_node(ops.CALL, (output, *inputs), attrs, output.type)))
+        node = make_node(ops.CALL, (output, *inputs), attrs, output.type)
+        marked.append(trace.named(trace.value(node)))
     return marked
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..errors import TraceError
 from ..ir.graph import Location, Node, make_node
 from ..ir.op import Op
 from ..ir.questions import note
-from ..ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name
+from ..ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..ir.wording import WORDS
 from ..passes.bools import on_bools
 from ..passes.scalars import constant, on_numbers
@@ -87,6 +88,12 @@ class Trace:
         self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
         self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
         self.defined: Location | None = None  # where the user's function begins
+        # Whether the code now running is where no gradient passes (`torch.no_grad`).
+        self.is_paused: Callable[[], bool] | None = None
+        # Gives a node another name; where code takes gradients, each tensor has its own.
+        self.rename: Callable[[Node], Node] | None = None
+        # With respect to which the code takes gradients.
+        self.leaves: list[weakref.ref[Value]] = []
         self._like: Node | None = None
 
     def value(self, node: Node) -> Value:
@@ -95,6 +102,34 @@ class Trace:
         if self.witness is not None:
             self.witness.made.append(weakref.ref(value))
         return value
+
+    def named(self, value: Value) -> Value:
+        """Return what code has computed, as a tensor of its own and without a gradient where the
+        code says so.
+        """
+        type_ = value.node.type
+        if type_.kind != "tensor" or not is_float(type_):
+            return value
+        if self.is_paused is not None and self.is_paused():
+            value = self._seen_by(value, make_node(ops.STOP_GRADIENT, (value.node,), {}, type_))
+        return value if self.rename is None else self._seen_by(value, self.rename(value.node))
+
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Record what is no tensor of the user's."""
+        kept = self.is_paused, self.rename
+        self.is_paused = self.rename = None
+        try:
+            yield
+        finally:
+            self.is_paused, self.rename = kept
+
+    def _seen_by(self, value: Value, node: Node) -> Value:
+        """Return what stands for a value, a view where that is one."""
+        result = self.value(node)
+        if value.base is not None:
+            mark_view(result, value, True)
+        return result
 
     def input(self, name: str, type_: Type) -> Value:
         """Return a new input."""
@@ -285,7 +320,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         return apply(ops.CAST, value, dtype=small)
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
-    return value
+    return trace.named(value)
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:
@@ -297,7 +332,7 @@ def mark_view(value: Value, base: Value, is_certain: bool) -> None:
 
 def copy_of(x: Any) -> Any:
     """Return the same value under a new name: an update of one does not reach the other."""
-    return x.trace.value(x.node) if isinstance(x, Value) else x
+    return x.trace.named(x.trace.value(x.node)) if isinstance(x, Value) else x
 
 
 def lift(trace: Trace, operand: Any) -> Node:
