@@ -76,6 +76,11 @@ def applies_a_class(x: Tensor) -> Tensor:
     return factor * x + Third.apply(2 * x)
 
 
+def makes_others(x: Tensor) -> Tensor:
+    pair = torch.tensor([x.sum(), x.max()])
+    return torch.tensor(x) * x + x.new_tensor(x) * x + pair.sum() * x
+
+
 # --- gradients ------------------------------------------------------------------------------------
 
 
@@ -174,6 +179,7 @@ def pulled_back(x: Tensor) -> Tensor:
 
 CASES: list[Callable[[Tensor], Tensor]] = [
     writes_without_gradient, clips_a_clone, rounds_by_a_helper, switches, applies_a_class,
+    makes_others,
     penalty, without_a_graph, of_an_equal_tensor, of_one_of_two_products, beside_a_target,
     beside_a_mean_without_gradient, of_views, after_updates, of_nothing, through_a_class,
     accumulates, by_func, of_a_dict, twice, along_a_direction, pulled_back,
@@ -189,6 +195,16 @@ def test_what_no_gradient_passes_through_gets_none() -> None:
     function = xg.function(torch.no_grad()(torch.sin), native=False)
     _, pull = xg.vjp(function, X)
     np.testing.assert_array_equal(pull(np.ones_like(X))[0], np.zeros_like(X))
+
+
+def test_the_dtypes_around_a_capture_are_not_the_function_s() -> None:
+    def product(x: Tensor) -> Tensor:
+        return x @ x.T
+
+    function = xg.function(product, native=False)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        function(X)
+    np.testing.assert_allclose(function(X), X @ X.T, rtol=1e-6)
 
 
 def test_the_mode_around_a_capture_is_not_the_function_s() -> None:
@@ -276,9 +292,24 @@ def depends_on_nothing(x: Tensor) -> Tensor:
     return GRAD((2 * x).sum(), x.detach().requires_grad_())[0]
 
 
+def computes_in_other_dtypes(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.nn.functional.linear(x, x)
+
+
+def calls_a_hooked_module(x: Tensor) -> Tensor:
+    return HOOKED(x) * 2
+
+
+HOOKED = torch.nn.Tanh()
+HOOKED.register_full_backward_hook(lambda module, grad_in, grad_out: (grad_in[0] * 5,))
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
+        (computes_in_other_dtypes, "under torch.autocast, whose dtypes a graph does not follow"),
+        (calls_a_hooked_module, "a Tanh with a backward hook"),
         (updates_what_carries_a_gradient, "carries a gradient where none passes"),
         (adds_to_its_argument, r"adds to the .grad of a tensor that it did not make"),
         (needs_a_cotangent, "more than one element, without its cotangent"),

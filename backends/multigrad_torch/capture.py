@@ -338,7 +338,7 @@ register_dialect(
         },
         at_once=eagerly,
         pauses=capture_gradients.pauses,
-        passes=torch.enable_grad,
+        passes=capture_gradients.passing,
         keeps=importer.is_custom_gradient,
         finds=find_other,
         interceptions=importer.INTERCEPTIONS,

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -28,8 +29,31 @@ Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the dtypes that are given."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
+def passing() -> Iterator[None]:
+    """Let autograd record, and compute in the dtypes that are given."""
+    with without_autocast(), torch.enable_grad():
+        yield
+
+
 def pauses() -> bool:
-    """Return whether autograd records nothing now."""
+    """Return whether autograd records nothing now.
+
+    Raises:
+        TypeError: torch chooses the dtypes.
+    """
+    if torch._C._is_any_autocast_enabled():
+        raise TypeError("it computes under torch.autocast, whose dtypes a graph does not follow")
     return not torch.is_grad_enabled()
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.utils.hooks import BackwardHook
 
 from multigrad.calls.arguments import owner_of, signature_of
 from multigrad.calls.recipe import Recorded
@@ -346,6 +347,17 @@ def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
     return xp.stop_gradient(data)
 
 
+def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
+    """Refuse what a hook of a module makes of gradients; without symbols it is torch's."""
+    symbols = [value for value in args if isinstance(value, Value)]
+    if symbols:
+        raise symbols[0].trace.error(
+            f"calls a {type(hook.module).__name__} with a backward hook, which no graph runs"
+        )
+    return ENTER_HOOKED(hook, args)
+
+
+ENTER_HOOKED: Any = BackwardHook.setup_input_hook
 # The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound
 # before look up.
 BASE: Any = torch.autograd.Function.__mro__[1]
@@ -353,6 +365,7 @@ APPLY: Any = vars(torch.autograd.Function)["apply"]
 INTERCEPTIONS = (
     Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
     Interception(BASE, "apply", classmethod(apply)),
+    Interception(BackwardHook, "setup_input_hook", enter_hooked),
     Interception(torch.autograd.Variable, "__new__", staticmethod(variable)),
 )
 

@@ -15,6 +15,7 @@ from multigrad.capture import composites
 from multigrad.random import REPLAYED
 
 from .capture import ALIASES
+from .capture_gradients import without_autocast
 from .hooks import top_hooks
 
 
@@ -51,16 +52,6 @@ def without_modes() -> Iterator[None]:
         finally:
             for mode in reversed(popped):
                 _push_mode(mode)
-
-
-@contextmanager
-def without_autocast() -> Iterator[None]:
-    """Compute in the dtypes that are given."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 @contextmanager

@@ -58,6 +58,8 @@ def _convert(
             return function(obj)
         return function(obj, *args, **kwargs)
     result = obj if dtype is None else cast(obj, dtype)
+    if function.__name__ in CUTTING:
+        return xp.stop_gradient(result)
     return copy_of(result) if kwargs.get("copy", is_copy) else result
 
 
@@ -188,6 +190,7 @@ def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 # Whether the result is a copy, which an update of the original does not reach.
 CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": True}
+CUTTING = ("tensor",)  # torch's: the values alone
 CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
     function.__name__: function for function in (arange, full, ones, rand, randn, zeros)
 }

@@ -106,8 +106,9 @@ class Dialect:
         bookkeeping: attributes of its objects that are no state.
         refusals: optional; why a symbol does not answer an attribute that its tensors have, by
             name. With it, what its tensor class lacks is an AttributeError.
-        pauses: optional; whether its code now computes what no gradient passes through.
-        passes: optional; a context in which gradients pass.
+        pauses: optional; whether its code now computes what no gradient passes through; raises
+            TypeError in a mode that no graph follows.
+        passes: optional; a context in which gradients pass, and without such a mode.
     """
 
     aliases: Mapping[Any, Handler]

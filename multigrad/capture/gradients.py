@@ -44,9 +44,9 @@ def prepare(trace: Trace) -> Trace:
     if tells_apart:
         trace.rename = rename
     # A class's own code runs where none passes: that matters to what it differentiates alone.
-    if tells_apart or trace.kind == "function":
-        asked = [each.pauses for each in registered_dialects().values() if each.pauses is not None]
-        trace.is_paused = lambda: any(pauses() for pauses in asked)
+    heeds = tells_apart or trace.kind == "function"
+    asked = [each.pauses for each in registered_dialects().values() if each.pauses is not None]
+    trace.is_paused = lambda: any(pauses() for pauses in asked) and heeds
     return trace
 
 

@@ -350,7 +350,7 @@ def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
 
 
 def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
-    value = x.trace.value(lift(x.trace, data))
+    value = xp.stop_gradient(x.trace.value(lift(x.trace, data)))
     return value if creation.weak(dtype) is None else cast(value, "bool")
 
 
