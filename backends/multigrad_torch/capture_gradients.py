@@ -143,6 +143,9 @@ def backward_all(
         raise TypeError("with grad_variables; it is grad_tensors")
     outputs = many(tensors)
     trace: Trace = outputs[0].trace
+    if trace.kind == "rule":
+        advice = trace.words.advise("Return the gradient")
+        raise trace.error(f"calls .backward(): a rule is the backward pass{advice}")
     held = [leaf for made in trace.leaves if (leaf := made()) is not None]
     leaves = held if inputs is None else many(inputs)
     others = [leaf for leaf in leaves if "grad" not in (getattr(leaf, "notes", None) or {})]

@@ -31,13 +31,10 @@ def fold_constants(node: Node, grad_out: Node | None) -> Node | None:
 def drop_unit(node: Node, grad_out: Node | None) -> Node | None:
     """x * 1 and x / 1 are x."""
     a, b = node.operands
-    if _is_one(b) and a.type == node.type:
+    if b.op is ops.CONST and b.attr("value") == 1 and a.type == node.type:
         return a
-    return b if node.op is ops.MUL and _is_one(a) and b.type == node.type else None
-
-
-def _is_one(node: Node) -> bool:
-    return node.op is ops.CONST and node.attr("value") == 1
+    is_product = node.op is ops.MUL and a.op is ops.CONST
+    return b if is_product and a.attr("value") == 1 and b.type == node.type else None
 
 
 def drop_double(node: Node, grad_out: Node | None) -> Node | None:

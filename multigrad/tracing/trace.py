@@ -320,7 +320,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         return apply(ops.CAST, value, dtype=small)
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
-    return trace.named(value)
+    return trace.named(value) if trace.is_paused or trace.rename else value
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:
