@@ -102,7 +102,9 @@ def global_norm(t_list: Sequence[Tensor]) -> Tensor:
 def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
     """t where its norm is at most the limit, else t scaled to that norm."""
     total = xp.sum(xp.square(t), static(axes), keepdims=True)
-    return t * clip_norm / xp.maximum(xp.sqrt(total), clip_norm)
+    is_some = xp.greater(total, 0)  # sqrt has no slope at 0
+    length = xp.where(is_some, xp.sqrt(xp.where(is_some, total, 1.0)), total)
+    return t * clip_norm / xp.maximum(length, clip_norm)
 
 
 def clip_by_global_norm(

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from multigrad.capture.slopes import first_of, is_differentiated
 from multigrad.ir.types import WHOLE, is_float
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import NeedsConcrete, Value, cast
@@ -58,19 +59,58 @@ def add_n(inputs: Sequence[Tensor], *ignored: Any) -> Tensor:
 
 
 def divide_no_nan(x: Any, y: Any) -> Tensor:
-    return xp.where(xp.equal(y, 0), 0.0, xp.divide(x, y))
+    """0 where y is 0, in gradients too."""
+    is_zero = xp.equal(y, 0)
+    return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
 
 
 def multiply_no_nan(x: Any, y: Any) -> Tensor:
-    return xp.where(xp.equal(y, 0), 0.0, xp.multiply(x, y))
+    """0 where y is 0, whatever x is; the gradient of y stays x there."""
+    is_lost = xp.logical_and(xp.equal(y, 0), xp.logical_not(xp.isfinite(x)))
+    return xp.where(is_lost, 0.0, xp.multiply(x, y))
 
 
 def reciprocal_no_nan(x: Tensor) -> Tensor:
-    return xp.where(xp.equal(x, 0), 0.0, xp.reciprocal(x))
+    return divide_no_nan(1.0, x)
 
 
 def xdivy(x: Any, y: Any) -> Tensor:
-    return xp.where(xp.equal(x, 0), 0.0, xp.divide(x, y))
+    is_zero = xp.equal(x, 0)
+    return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
+
+
+def xlog1py(x: Any, y: Any) -> Tensor:
+    """At x = 0 its slopes are 0 in TensorFlow."""
+    value = xp.xlog1py(x, y)
+    if not is_differentiated(x, y):
+        return value
+    is_zero = xp.logical_and(xp.equal(x, 0), xp.isfinite(y))
+    return xp.where(is_zero, 0.0, value)
+
+
+def maximum(x: Any, y: Any) -> Tensor:
+    """The larger; of equal ones x gets the whole gradient, as TensorFlow gives it."""
+    if not is_differentiated(x, y):
+        return xp.maximum(x, y)
+    return first_of(xp.logical_or(xp.less(x, y), xp.not_equal(y, y)), x, y)
+
+
+def minimum(x: Any, y: Any) -> Tensor:
+    """The smaller, likewise."""
+    if not is_differentiated(x, y):
+        return xp.minimum(x, y)
+    return first_of(xp.logical_or(xp.greater(x, y), xp.not_equal(y, y)), x, y)
+
+
+def selu(features: Tensor) -> Tensor:
+    """At 0 its slope is that from above."""
+    value = xp.selu(features)
+    if not is_differentiated(features):
+        return value
+    return xp.where(xp.equal(features, 0), features * SELU, value)
+
+
+SELU = 1.0507009873554805  # Klambauer et al. 2017, arXiv:1706.02515, eq. 2
 
 
 def floordiv(x: Any, y: Any) -> Tensor:
@@ -201,7 +241,10 @@ ALIASES: dict[Any, Handler] = {
     tf.math.polygamma: polygamma, tf.math.polyval: polyval, tf.math.real: identity,
     tf.math.reciprocal_no_nan: reciprocal_no_nan, tf.saturate_cast: saturate_cast,
     tf.math.squared_difference: squared_difference, tf.truncatediv: truncatediv, tf.where: where,
-    tf.math.xdivy: xdivy, tf.zeros_like: zeros_like, tf.nn.dropout: dropout, tf.nn.elu: elu,
+    tf.math.xdivy: xdivy, tf.math.xlog1py: xlog1py, tf.maximum: maximum, tf.minimum: minimum,
+    tf.nn.selu: selu, tf.raw_ops.Maximum: maximum, tf.raw_ops.Minimum: minimum,
+    tf.raw_ops.Selu: selu, tf.raw_ops.Xlog1py: xlog1py, tf.zeros_like: zeros_like,
+    tf.nn.dropout: dropout, tf.nn.elu: elu,
     tf.nn.gelu: gelu, tf.nn.leaky_relu: leaky_relu,
     tf.nn.sigmoid_cross_entropy_with_logits: sigmoid_cross_entropy, tf.nn.silu: silu,
     tf.raw_ops.DivNoNan: divide_no_nan, tf.raw_ops.Elu: elu, tf.raw_ops.FloorDiv: floordiv,

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture import elementwise
+from multigrad.capture.slopes import first_of, is_differentiated
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value
 
@@ -21,6 +22,20 @@ def floor_divide_by(a: Tensor, b: Any) -> Tensor:
 
 def remainder_by(a: Tensor, b: Any) -> Tensor:
     return xp.remainder(b, a)
+
+
+def fmax(input: Tensor, other: Any) -> Tensor:
+    """The larger; of equal ones the first gets the whole gradient, as torch gives it."""
+    if not is_differentiated(input, other):
+        return xp.fmax(input, other)
+    return first_of(xp.logical_or(xp.less(input, other), xp.isnan(input)), input, other)
+
+
+def fmin(input: Tensor, other: Any) -> Tensor:
+    """The smaller, likewise."""
+    if not is_differentiated(input, other):
+        return xp.fmin(input, other)
+    return first_of(xp.logical_or(xp.greater(input, other), xp.isnan(input)), input, other)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
@@ -87,4 +102,5 @@ ALIASES: dict[Any, Any] = {
     F.hardtanh: hardtanh, F.hardshrink: hardshrink, torch.hardshrink: hardshrink,
     F.softshrink: softshrink, F.threshold: threshold, torch.threshold: threshold,
     F.threshold_: threshold,
+    torch.fmax: fmax, _T.fmax: fmax, torch.fmin: fmin, _T.fmin: fmin,
 }  # fmt: skip

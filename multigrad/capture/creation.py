@@ -41,7 +41,8 @@ def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
 def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
-        return functools.partial(_convert, CONVERTERS[name], function)
+        make = _values_of if name in CUTTING else _convert
+        return functools.partial(make, CONVERTERS[name], function)
     return Creator(CREATORS[name], function)
 
 
@@ -58,9 +59,15 @@ def _convert(
             return function(obj)
         return function(obj, *args, **kwargs)
     result = obj if dtype is None else cast(obj, dtype)
-    if function.__name__ in CUTTING:
-        return xp.stop_gradient(result)
     return copy_of(result) if kwargs.get("copy", is_copy) else result
+
+
+def _values_of(
+    is_copy: bool, function: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Return the same without a gradient."""
+    result = _convert(is_copy, function, obj, *args, **kwargs)
+    return xp.stop_gradient(result) if isinstance(result, Value) else result
 
 
 @dataclass(frozen=True, slots=True)

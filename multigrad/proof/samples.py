@@ -25,7 +25,8 @@ MOST = 65536
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2))  # by rank, no two axes alike
 FINITE_EDGES = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 EDGES = (*FINITE_EDGES, math.inf, -math.inf, math.nan)
-SEEDS = {"drawn": 7, "other numbers": 13, "edges": 17}
+OWN = "the call's own"
+SEEDS = {"drawn": 7, "other numbers": 13, "edges": 17, "beside": 19}
 # What is called just now: the tensor and the params' values of a ruled activation, for rules
 # captured inside.
 CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars.ContextVar(
@@ -58,6 +59,16 @@ class Sample:
             for name, array in self.arrays.items()
         }
         return Sample(self.label, wide, self.numbers)
+
+    def moved(self) -> Sample:
+        """Return values right beside these: no two are equal, none is 0 or whole."""
+        generator = np.random.default_rng(SEEDS["beside"])
+        arrays = dict(self.arrays)
+        for name, array in arrays.items():
+            if is_float(array):
+                step = generator.uniform(0.01, 0.02, array.shape)
+                arrays[name] = (array + step * (1 + np.abs(array))).astype(array.dtype)
+        return Sample("beside the call's own", arrays, self.numbers)
 
 
 def is_float(array: Array) -> bool:
@@ -110,7 +121,7 @@ def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | No
         if slot.own is None and not slot.name.startswith("grad_out"):
             return None
         arrays[slot.name] = _fill(slot, generator) if slot.own is None else slot.own
-    return Sample("the call's own", arrays, numbers)
+    return Sample(OWN, arrays, numbers)
 
 
 def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Of functions of a library, the derivative at a kink is the library's own: where operands are
+equal, at zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+from .harness.own_library import assert_as_in
+
+A = np.array([[0.0, 0.0, 1.0, 2.0, -3.0, 0.0, 0.5]], np.float32)
+B = np.array([[0.0, 1.0, 0.0, 2.0, -0.5, -2.0, 1.5]], np.float32)
+IN_TENSORFLOW = """
+    maximum minimum math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy math.xlog1py
+    math.squared_difference
+"""
+OF_ONE = "nn.selu nn.elu nn.relu nn.relu6 abs math.reciprocal_no_nan"
+
+
+def find(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", IN_TENSORFLOW.split())
+def test_of_equal_operands_in_tensorflow(name: str) -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x, y: find(tf, name)(x, y), A, B)
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", OF_ONE.split())
+def test_at_zero_in_tensorflow(name: str) -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x: find(tf, name)(x), A)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_tensor_of_zeros_is_clipped_in_tensorflow() -> None:
+    import tensorflow as tf
+
+    assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_of_equal_operands_in_torch(name: str) -> None:
+    import torch
+
+    assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), A, B)
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_on_an_edge_disproves_nothing() -> None:
+    import torch
+
+    def angle(x: Any, y: Any) -> Any:
+        return torch.atan2(x, y)
+
+    _, pull = xg.vjp(xg.function(angle, native=False), A, B)
+    np.testing.assert_allclose(pull(np.ones_like(A))[0][0, 1:3], [1.0, 0.0], atol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_beside_the_edges_disproves() -> None:
+    import torch
+
+    from multigrad import ops
+    from multigrad.errors import DisprovedError
+
+    def wrong(xp: Any, ct: Any, y: Any, x: Any) -> tuple[Any, ...]:
+        return (xp.where(x > 100, 2.0, 1.0) * ct * xp.cos(x),)
+
+    def sine(x: Any) -> Any:
+        return torch.sin(x)
+
+    right = ops.SIN.vjp
+    object.__setattr__(ops.SIN, "vjp", wrong)  # an op is frozen
+    try:
+        with pytest.raises(DisprovedError, match=r"the gradient of x"):
+            xg.function(sine, native=False)(100 + np.arange(4, dtype=np.float32))
+    finally:
+        object.__setattr__(ops.SIN, "vjp", right)
