@@ -51,6 +51,39 @@ def test_a_tensor_of_zeros_is_clipped_in_tensorflow() -> None:
     assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A)
 
 
+C = np.array([[0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5]], np.float32)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_of_equal_operands_in_jax(name: str) -> None:
+    import jax.numpy as jnp
+
+    assert_as_in("jax", lambda x, y: getattr(jnp, name)(x, y), A, B)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize(
+    "name",
+    ["lax.abs", "nn.relu", "nn.relu6", "nn.leaky_relu", "nn.hard_tanh", "nn.sparse_sigmoid"],
+)
+def test_at_a_kink_in_jax(name: str) -> None:
+    import jax
+
+    assert_as_in("jax", lambda x: find(jax, name)(x), C)
+    assert_as_in("jax", lambda x: jax.vmap(find(jax, name))(x), C)  # read by its jaxpr
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("limits", [(-1.0, 1.0), (None, 0.0), (0.0, None)])
+def test_at_a_limit_in_jax(limits: tuple[float | None, float | None]) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    assert_as_in("jax", lambda x: jnp.clip(x, *limits), C)
+    assert_as_in("jax", lambda x: jax.lax.clamp(-1.0, x, 1.0), C)
+
+
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
 def test_of_equal_operands_in_torch(name: str) -> None:

@@ -37,6 +37,7 @@ from . import (
     capture_linalg,
     capture_parts,
     capture_places,
+    capture_slopes,
     importer,
     ops,
 )
@@ -248,7 +249,7 @@ REFUSED: dict[Any, str] = {
 }
 
 METHODS: dict[str, Handler] = {
-    "astype": capture_arrays.astype, "clip": capture_elementwise.clip,
+    "astype": capture_arrays.astype, "clip": capture_slopes.clip,
     "conj": capture_elementwise.identity, "cumprod": capture_arrays.arrays.np_cumprod,
     "cumsum": capture_arrays.arrays.np_cumsum, "dot": capture_arrays.dot,
     "max": capture_arrays.max_, "mean": capture_arrays.mean, "min": capture_arrays.min_,
@@ -285,6 +286,7 @@ ALIASES: dict[Any, Handler] = {
     **capture_linalg.ALIASES,
     **capture_lax.ALIASES,
     **capture_places.ALIASES,
+    **capture_slopes.ALIASES,
 }
 
 TREES = [

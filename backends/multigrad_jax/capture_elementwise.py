@@ -31,10 +31,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
     return xp.where(as_condition(condition), x, y)
 
 
-def clip(arr: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    return xp.clip(arr, min, max)
-
-
 def piecewise(x: Tensor, condlist: Any, funclist: Any) -> Tensor:
     """The value or function of the last condition that holds; else 0, or one more value."""
     conditions = list(condlist) if isinstance(condlist, list | tuple) else [condlist]
@@ -78,12 +74,6 @@ def nan_to_num(
 
 
 # --- jax.nn ---------------------------------------------------------------------------------------
-def leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Tensor:
-    if isinstance(negative_slope, Value):
-        return xp.where(x >= 0, x, negative_slope * x)
-    return xp.leaky_relu(x, negative_slope)
-
-
 def elu(x: Tensor, alpha: Any = 1.0) -> Tensor:
     if isinstance(alpha, Value):
         return xp.where(x > 0, x, alpha * xp.expm1(xp.where(x > 0, 0.0, x)))
@@ -102,10 +92,6 @@ def squareplus(x: Tensor, b: float = 4) -> Tensor:
     return xp.squareplus(x, b)
 
 
-def hard_tanh(x: Tensor) -> Tensor:
-    return xp.hard_tanh(x)
-
-
 # --- jax.scipy.special ----------------------------------------------------------------------------
 def log_ndtr(x: Tensor, series_order: int = 3) -> Tensor:
     return xp.log_ndtr(x)
@@ -115,9 +101,9 @@ ALIASES: dict[Any, Any] = {
     jnp.isposinf: isposinf, jnp.isneginf: isneginf, jnp.positive: identity, jnp.conj: identity,
     jnp.conjugate: identity, jnp.real: identity, jnp.round: round_, jnp.around: round_,
     jnp.signbit: signbit, jnp.nan_to_num: nan_to_num,
-    jnp.divmod: divmod_, jnp.heaviside: np_dialect.heaviside, jnp.where: where, jnp.clip: clip,
+    jnp.divmod: divmod_, jnp.heaviside: np_dialect.heaviside, jnp.where: where,
     jnp.select: np_dialect.select, jnp.piecewise: piecewise,
-    jax.nn.celu: celu, jax.nn.elu: elu, jax.nn.gelu: gelu, jax.nn.hard_tanh: hard_tanh,
-    jax.nn.identity: identity, jax.nn.leaky_relu: leaky_relu, jax.nn.squareplus: squareplus,
+    jax.nn.celu: celu, jax.nn.elu: elu, jax.nn.gelu: gelu,
+    jax.nn.identity: identity, jax.nn.squareplus: squareplus,
     special.entr: composites.entr, special.log_ndtr: log_ndtr,
 }  # fmt: skip

@@ -36,10 +36,6 @@ def logistic(x: Tensor, *, accuracy: Any = None) -> Tensor:
     return xp.sigmoid(x)
 
 
-def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
-    return xp.clip(x, min, max)
-
-
 def select(pred: Tensor, on_true: Any, on_false: Any) -> Tensor:
     return xp.where(as_condition(pred), on_true, on_false)
 
@@ -204,7 +200,7 @@ def fori_loop(
 
 
 ALIASES: dict[Any, Any] = {
-    lax.clamp: clamp, lax.convert_element_type: convert_element_type, lax.exp: exp,
+    lax.convert_element_type: convert_element_type, lax.exp: exp,
     lax.expm1: expm1, lax.full_like: full_like, lax.integer_pow: integer_pow, lax.log: log,
     lax.logistic: logistic, lax.optimization_barrier: identity, lax.polygamma: polygamma,
     lax.round: round_, lax.select: select, lax.select_n: select_n, lax.tanh: tanh,

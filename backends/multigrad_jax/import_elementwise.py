@@ -11,7 +11,7 @@ from multigrad.ir.types import BOOL, INTEGERS
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast
 
-from . import capture_lax
+from . import capture_lax, capture_slopes
 from .import_primitives import Handler, Operand, Shape, Step, Unknown
 
 Tensor = Any
@@ -110,12 +110,12 @@ def reduce_precision(step: Step) -> Operand:
 
 
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    "abs": xp.abs, "acos": xp.acos, "acosh": xp.acosh, "add": xp.add,
+    "abs": capture_slopes.absolute, "acos": xp.acos, "acosh": xp.acosh, "add": xp.add,
     "add_any": xp.add, "and": xp.bitwise_and, "asin": xp.asin,
     "asinh": xp.asinh,
     "bessel_i0e": xp.i0e, "bessel_i1e": xp.i1e, "atan": xp.atan, "atan2": xp.atan2,
     "atanh": xp.atanh,
-    "cbrt": xp.cbrt, "ceil": xp.ceil, "clamp": capture_lax.clamp, "copy": identity,
+    "cbrt": xp.cbrt, "ceil": xp.ceil, "clamp": capture_slopes.clamp, "copy": identity,
     "copy_p": identity, "cos": xp.cos, "cosh": xp.cosh, "digamma": xp.digamma,
     "div": divide, "eq": xp.equal, "eq_to": equal_in_order, "le_to": at_most_in_order,
     "lt_to": less_in_order, "erf": xp.erf, "erf_inv": xp.erfinv,
