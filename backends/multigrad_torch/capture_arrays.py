@@ -49,10 +49,6 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     return xp.einsum(equation, *given)
 
 
-def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    return xp.swapaxes(input, dim0, dim1)
-
-
 def permute(input: Tensor, dims: Any) -> Tensor:
     return xp.permute_dims(input, dims)
 
@@ -103,10 +99,9 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.ravel: arrays.ravel, torch.repeat_interleave: arrays.repeat_interleave,
     torch.reshape: reshape, torch.roll: arrays.roll, torch.select: arrays.select,
     torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin, F.glu: glu,
-    torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
-    torch.swapdims: transpose, torch.t: arrays.transpose_2d, torch.take: take,
-    torch.tile: tile, torch.topk: extremes.topk,
-    torch.transpose: transpose, torch.tril: arrays.tril, torch.triu: arrays.triu,
+    torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack,
+    torch.t: arrays.transpose_2d, torch.take: take, torch.tile: tile, torch.topk: extremes.topk,
+    torch.tril: arrays.tril, torch.triu: arrays.triu,
     torch.argmax: places.argmax, torch.argmin: places.argmin, torch.argsort: places.argsort,
     torch.gather: places.gather, torch.index_add: places.index_add,
     torch.index_copy: places.index_copy, torch.index_fill: places.index_fill,
@@ -114,5 +109,5 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     torch.scatter_add: places.scatter_add, torch.scatter_reduce: places.scatter_reduce,
     torch.take_along_dim: places.take_along_dim, F.one_hot: places.one_hot,
     F.embedding: places.embedding, torch.Tensor.__rmatmul__: reversed_matmul,
-    torch.Tensor.transpose: transpose, torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
+    torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
 }  # fmt: skip

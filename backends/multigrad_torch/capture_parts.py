@@ -175,6 +175,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         raise TypeError(f"pad in mode {mode!r}; {', '.join(MODES)} are known")
     if len(pad) % 2:
         raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
+    if not pad:
+        return methods.clone(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     fill = 0.0 if value is None else value
     return neighbors.padded(input, tuple(reversed(pairs)), MODES[mode], fill)

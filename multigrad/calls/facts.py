@@ -3,7 +3,8 @@ for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
 a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
-"strided:w" whether w is no sparse tensor. What the code reads besides its arguments (`reads.py`) is
+"strided:w" whether w is no sparse tensor, "attribute.a:w" whether w has an attribute a. What the
+code reads besides its arguments (`reads.py`) is
 among them.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from .. import ops
@@ -23,8 +25,10 @@ from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, owner_of
 from .failures import NotCaptured
+from .notes import attribute_of
 
 Tensor = Any
+ATTRIBUTE = "attribute."
 
 
 def gather_facts(
@@ -62,6 +66,10 @@ def gather_facts(
             facts[fact] = requires_grad(value)
         elif what == "strided":
             facts[fact] = is_strided(value)
+        elif what.startswith(ATTRIBUTE):
+            facts[fact] = attribute_of(what.removeprefix(ATTRIBUTE), value)
+            if facts[fact] is None:
+                raise attribute_left_out(subject, what.removeprefix(ATTRIBUTE))
         elif what == "ndim":
             facts[fact] = len(value.shape)
         elif what == "shape":
@@ -101,6 +109,14 @@ def requires_grad(value: Tensor) -> bool:
     if owner is None or owner.tensors.requires_grad is None:
         return dtype_name(value.dtype) in FLOATS
     return owner.tensors.requires_grad(value)
+
+
+def attribute_left_out(subject: str, name: str) -> TraceError:
+    """Return the error for an attribute that a tensor may have lost on its way."""
+    return TraceError(
+        f"{subject} looks for .{name} of an argument, which a function sets on what it returns. On "
+        "its own framework alone it is kept: call both inside of one captured function"
+    )
 
 
 def unknown_value(subject: str, name: str) -> TraceError:
@@ -153,6 +169,8 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
             raise NeedsConcrete("dtype")
         is_relative = not isinstance(value, Value) or value.node.type.dtype == T
         return trace.facts["dtype"] if is_relative else value.node.type.dtype
+    if what.startswith(ATTRIBUTE):
+        return _has_attribute(trace, what, value)
     if not isinstance(value, Value):
         return len(value.shape) if what == "ndim" else tuple(value.shape)
     if what == "ndim":
@@ -161,6 +179,19 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
     if shape is None:
         raise NeedsConcrete(*needed_shapes(value.node))
     return tuple(shape)
+
+
+def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
+    """Return whether a symbol has an attribute: it was set in its capture, or by the caller."""
+    name = what.removeprefix(ATTRIBUTE)
+    if not isinstance(value, Value) or name in (value.notes or {}):
+        return hasattr(value, name)
+    if value.node.op is not ops.INPUT:
+        return False
+    fact = f"{what}:{value.node.attr('name')}"
+    if fact not in trace.facts:
+        raise NeedsConcrete(fact)
+    return trace.facts[fact]
 
 
 def _may_ask(value: Any) -> bool:
@@ -180,6 +211,8 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
         index = by_name.get(argument) if argument else first
         if index is not None and what in WATCHED:
             others.append((WATCHED[what], index))
+        if index is not None and what.startswith(ATTRIBUTE):
+            others.append((partial(attribute_of, what.removeprefix(ATTRIBUTE)), index))
         if index is not None and what in ("param", "ndim", "shape"):
             (numbers if what == "param" else shapes).add(index)
     order = sorted(numbers)

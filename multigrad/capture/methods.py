@@ -85,7 +85,7 @@ def mean(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
 
 _sum, _mean = reduction("sum", xp.sum), reduction("mean", xp.mean)
 amax, amin = reduction("amax", xp.max), reduction("amin", xp.min)
-any, all = reduction("any", xp.any), reduction("all", xp.all)
+any, all = reduction("any", casts.as_bools(xp.any)), reduction("all", casts.as_bools(xp.all))
 
 
 def max(

@@ -20,7 +20,7 @@ from ..tracing.answers import is_asked_by
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Value, cast_node, copy_of
 from . import indexing, methods, views
-from .attributes import ABSENT, find_method, find_row
+from .attributes import ABSENT, check_callers, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
 from .equality import Comparing
@@ -51,6 +51,7 @@ class V(Comparing):
         if "dtype" not in facts:
             if self.trace.by_identity:
                 raise NeedsConcrete("dtype")
+            self.trace.gives_dtype = True
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
         dialect = find_dialect(self.trace.dialect)
@@ -187,6 +188,8 @@ class V(Comparing):
         found = None if row is None or row.kind != "modelled" else find_method(name, own)
         if found is not None:
             return _Bound(found[0], self, updates=found[1])
+        if row in (ABSENT, None) and is_asked:
+            check_callers(self, name)
         if row == ABSENT:
             raise AttributeError(
                 f"{own and own.tensor.__name__!r} object has no attribute {name!r}"
@@ -323,29 +326,6 @@ class V(Comparing):
 
 def _protocols(kind: type) -> set[str]:
     return {name for base in kind.__mro__ for name in vars(base)}
-
-
-SLOTS = frozenset(Value.__slots__)
-
-
-class Attributed(V):
-    """A symbol of a function, which takes attributes where its library's tensors do."""
-
-    __slots__ = ()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in SLOTS:
-            return object.__setattr__(self, name, value)
-        own = find_dialect(self.trace.dialect)
-        if own is None or not own.tensor.__dictoffset__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if hasattr(own.tensor, name):
-            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
-        if self.node.op is ops.INPUT:
-            raise self.trace.error(
-                f"sets an attribute {name!r} of its argument, which the caller would see"
-            )
-        self.notes = {**(self.notes or {}), name: value}
 
 
 class Item(Number, V):

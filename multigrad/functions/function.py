@@ -23,6 +23,7 @@ from ..backend.discovery import FUNCTION_READERS, in_use
 from ..calls.arguments import PLAIN, Layout, Leaf, as_numbers, flatten
 from ..calls.binding import assemble
 from ..calls.bound import BoundFunction
+from ..calls.notes import put_notes
 from ..calls.placeholders import find_call
 from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
@@ -286,7 +287,19 @@ class Function(Entries):
         called = CustomCall(
             graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
         )
-        return assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        if variant.notes:
+            holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
+            flat = optree.tree_leaves(result, none_is_leaf=True)
+            put_notes(
+                trace,
+                variant.notes,
+                graphs.forward,
+                given,
+                {**holders, **dict(enumerate(flat))},
+                is_class=hasattr(self.recipe, "apply"),
+            )
+        return result
 
 
 def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:

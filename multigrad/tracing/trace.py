@@ -81,6 +81,7 @@ class Trace:
         self.in_backward = False
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked
+        self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
         self.assumed: list[Assumption] = []  # what the code asserts of values
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
         self.is_once = False  # what was captured of its backward is no derivative's to be taken
