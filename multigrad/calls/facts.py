@@ -3,9 +3,9 @@ for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
 a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
-"strided:w" whether w is no sparse tensor, "attribute.a:w" whether w has an attribute a. What the
-code reads besides its arguments (`reads.py`) is
-among them.
+"strided:w" whether w is no sparse tensor, "attribute.a:w" whether w has an attribute a, "buffers"
+that what it makes from numbers is written into. What the code reads besides its arguments
+(`reads.py`) is among them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import ops
 from ..active.reads import is_read, look_up
+from ..capture.dialect import BUFFERS
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
 from ..passes.facts import needed_shapes
@@ -29,6 +30,7 @@ from .notes import attribute_of
 
 Tensor = Any
 ATTRIBUTE = "attribute."
+ALWAYS = ("device", BUFFERS)  # that the library's own things are given, or symbols
 
 
 def gather_facts(
@@ -51,7 +53,7 @@ def gather_facts(
             continue
         what, _, argument = fact.partition(":")
         index = by_name.get(argument) if argument else first
-        if what == "device":
+        if what in ALWAYS:
             facts[fact] = True
             continue
         if index is None or layout.leaves[index].kind == "static":
@@ -149,14 +151,14 @@ def facts_of_symbols(
         if index is not None and layout.leaves[index].kind != "static":
             facts[fact] = _fact_of_symbol(trace, what, leaves[index])
         else:
-            facts[fact] = what == "device"
+            facts[fact] = what in ALWAYS
     return facts
 
 
 def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
     if what == "param":
         return float(value)
-    if what == "device":
+    if what in ALWAYS:
         return True
     if what == "device_type":
         return place_of(trace)

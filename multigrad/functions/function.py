@@ -48,6 +48,13 @@ Tensor = Any
 # For compilers whose traces hold nothing but constants.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
+# Of a function whose arguments nobody knows.
+ANY = inspect.Signature(
+    [
+        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
 
 
 class Function(Entries):
@@ -75,6 +82,7 @@ class Function(Entries):
             functools.update_wrapper(self, wrapped, updated=())
         else:
             self.__name__ = self.name
+            self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
 
     def _identify(self) -> None:
         self.identifier = f"{self.name}#{next(_serials)}"
@@ -155,6 +163,7 @@ class Function(Entries):
             first, *rest = self.parameters.parameters.values()
             own = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
             other.parameters = self.parameters.replace(parameters=[first, *own])
+            other.__signature__ = other.parameters
         return other
 
     def _copy(self) -> Function:
