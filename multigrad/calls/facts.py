@@ -3,9 +3,9 @@ for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
 a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
-"strided:w" whether w is no sparse tensor, "attribute.a:w" whether w has an attribute a, "buffers"
-that what it makes from numbers is written into. What the code reads besides its arguments
-(`reads.py`) is among them.
+"strided:w" whether w is no sparse tensor, "contiguous:w" whether it lies in memory in order,
+"attribute.a:w" whether w has an attribute a, "buffers" that what the code makes from numbers is
+written into. What it reads besides its arguments (`reads.py`) is among them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from .. import ops
 from ..active.reads import is_read, look_up
 from ..capture.dialect import BUFFERS
+from ..capture.memory import is_in_order
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
 from ..passes.facts import needed_shapes
@@ -68,6 +69,8 @@ def gather_facts(
             facts[fact] = requires_grad(value)
         elif what == "strided":
             facts[fact] = is_strided(value)
+        elif what == "contiguous":
+            facts[fact] = is_contiguous(value)
         elif what.startswith(ATTRIBUTE):
             facts[fact] = attribute_of(what.removeprefix(ATTRIBUTE), value)
             if facts[fact] is None:
@@ -102,6 +105,13 @@ def is_strided(value: Tensor) -> bool:
     """Return whether a tensor holds all its elements."""
     owner = owner_of(value)
     ask = None if owner is None else owner.tensors.is_strided
+    return True if ask is None else ask(value)
+
+
+def is_contiguous(value: Tensor) -> bool:
+    """Return whether a tensor lies in memory in order; where nobody can tell, none is another."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.is_contiguous
     return True if ask is None else ask(value)
 
 
@@ -171,6 +181,8 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
             raise NeedsConcrete("dtype")
         is_relative = not isinstance(value, Value) or value.node.type.dtype == T
         return trace.facts["dtype"] if is_relative else value.node.type.dtype
+    if what == "contiguous":
+        return isinstance(value, Value) and is_in_order(value)
     if what.startswith(ATTRIBUTE):
         return _has_attribute(trace, what, value)
     if not isinstance(value, Value):
@@ -236,7 +248,12 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     return look_at_number if len(order) == 1 and not others else look
 
 
-WATCHED = {"device_type": device_type, "gradient": requires_grad, "strided": is_strided}
+WATCHED = {
+    "contiguous": is_contiguous,
+    "device_type": device_type,
+    "gradient": requires_grad,
+    "strided": is_strided,
+}
 
 
 def number_key(number: Any) -> Any:

@@ -197,7 +197,7 @@ def along_axes(x: Tensor) -> Tensor:
     Raises:
         TypeError: it has no axes, which torch takes for one of length 1.
     """
-    if isinstance(x, Value) and not x.ndim:
+    if isinstance(x, Value) and not x.ndim:  # type: ignore[attr-defined]
         raise TypeError("an index into a tensor without axes")
     return x
 

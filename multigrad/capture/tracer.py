@@ -19,7 +19,7 @@ from ..tracing import xp_all as xp
 from ..tracing.answers import is_asked_by
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Value, cast_node, copy_of
-from . import indexing, methods, views
+from . import indexing, memory, methods, views
 from .attributes import ABSENT, check_callers, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
@@ -223,7 +223,7 @@ class V(Comparing):
         """
         old, new = self.node, value.node
         self._check_own_memory()
-        if not all(view.is_certain for view in self._all_views()):
+        if not (memory.settle(self) and all(map(memory.is_view, self._all_views()))):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
                 "before the update"
