@@ -65,8 +65,8 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return parts.broadcast_arrays(*_given(tensors))
 
 
-def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    return parts.meshgrid(*_given(tensors), indexing=indexing)
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
+    return parts.meshgrid(*_given(tensors), indexing=indexing or "ij")
 
 
 def cartesian_prod(*tensors: Any) -> Tensor:
