@@ -61,6 +61,13 @@ def reads_what_it_set(x: Any) -> Any:
     return y * y.sine * y.count
 
 
+def reads_none_of_a_view(x: Any) -> Any:
+    y = x * 2
+    y.times = 3.0
+    views = (y.view(2, 3), y.view_as(x), y.reshape(x.shape), y[...], y.detach())
+    return y * y.times + sum(view * getattr(view, "times", 1.0) for view in views)
+
+
 def soft_of(y: Any) -> Any:
     return torch.sin(getattr(y, "soft", y))
 
@@ -70,7 +77,10 @@ def pulled(backend: Any, function: Any) -> tuple[Any, Any]:
     return backend.numpy(y), backend.numpy(pullback(backend.array(np.ones_like(X)))[0])
 
 
-@pytest.mark.parametrize("function", [reads_its_result, reads_its_argument, reads_what_it_set])
+@pytest.mark.parametrize(
+    "function",
+    [reads_its_result, reads_its_argument, reads_what_it_set, reads_none_of_a_view],
+)
 def test_an_attribute_is_read_in_the_capture_that_it_was_set_in(
     backend: Any, function: Any
 ) -> None:

@@ -50,6 +50,12 @@ def listed(x: Any) -> Any:
     return torch.mul(given, x, out=torch.empty(2, 3))
 
 
+def integers(x: Any) -> Any:
+    counts, small = torch.full((3,), 2), torch.zeros(3, dtype=torch.uint8)
+    counts[0], small[1:] = x[1, 0] * 3, x[:, 0].argsort()
+    return counts * 1.0 + small
+
+
 def make(forward: Any) -> Any:
     """Return the Function of a class with this forward."""
 
@@ -63,7 +69,7 @@ def make(forward: Any) -> Any:
     return xg.from_autograd_function(type(forward.__name__, (torch.autograd.Function,), methods))
 
 
-@pytest.mark.parametrize("forward", [labels, masks, unit_matrices, ranges, listed])
+@pytest.mark.parametrize("forward", [labels, masks, unit_matrices, ranges, listed, integers])
 def test_what_a_class_has_made_takes_what_is_written_into_it(backend: Any, forward: Any) -> None:
     function = make(forward)
     expected = forward(torch.tensor(X)).numpy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..ir.types import BOOL, FLOAT8, INT32, SMALL, dtype_name, is_float
+from ..ir.types import BOOL, FLOAT8, INT32, SMALL, WHOLE, dtype_name, is_float
 from ..tracing import trace
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
@@ -29,6 +29,14 @@ def cast(x: Any, dtype: Any) -> Any:
     if name == FLOAT8[0] and habits.float8_is_limited and x.node.type.dtype not in FLOAT8:
         x = xp.clip(x, -LARGEST, LARGEST)
     return trace.cast(x, dtype)
+
+
+def as_held(x: Value, value: Any) -> Any:
+    """Return what is written into a tensor of integers as integers of its own."""
+    held, given = x.node.type, value.node.type if isinstance(value, Value) else None
+    if given is None or given.kind != "tensor" or held.dtype not in WHOLE:
+        return value
+    return value if given.dtype == held.dtype else cast(value, held.dtype)
 
 
 def byte(x: Any) -> Any:

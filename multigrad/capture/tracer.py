@@ -19,7 +19,7 @@ from ..tracing import xp_all as xp
 from ..tracing.answers import is_asked_by
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Value, cast_node, copy_of
-from . import indexing, memory, methods, views
+from . import casts, indexing, memory, methods, views
 from .attributes import ABSENT, check_callers, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
@@ -318,7 +318,7 @@ class V(Comparing):
         return self._updated(self ^ other)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.update(indexing.assigned(self, index, value))
+        self.update(indexing.assigned(self, index, casts.as_held(self, value)))
 
     def __getitem__(self, index: Any) -> Any:
         return indexing.picked(self, index)
