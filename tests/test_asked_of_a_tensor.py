@@ -226,20 +226,6 @@ def test_a_class_that_is_its_own_backward_is_so_at_every_order_on_torch() -> Non
         torch.testing.assert_close(ours, own)
 
 
-def test_an_attribute_of_a_result_stays_on_torch_and_is_refused_elsewhere(backend: Any) -> None:
-    def noted(ctx: Any, x: Any) -> Any:
-        y = x * 3
-        y.history = "noted"
-        return y
-
-    function, _ = make(noted)
-    if backend.name == "torch":
-        assert function(backend.array(X)).history == "noted"
-    else:
-        with pytest.raises(xg.TraceError, match=r"py:\d+\) .*attribute 'history'.*torch alone"):
-            function(backend.array(X))
-
-
 def test_what_depends_on_how_a_tensor_lies_in_memory_is_not_captured(backend: Any) -> None:
     def ordered(ctx: Any, x: Any) -> Any:
         return x if x.is_contiguous() else x * 3

@@ -75,6 +75,7 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("slogdet", "method"): EXACT, ("scipy_inv", "lower"): "it acts on what is assumed: refused",
     ("triangular_solve", "conjugate_a"): "the tensors of a rule are real",
     ("cond", "linear"): "it is of forward mode, and has no effect",
+    ("record", "return_indices"): "it is the function that gives them",
     ("undecorated", "args"): "the function itself is taken",
 }  # fmt: skip
 

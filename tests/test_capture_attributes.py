@@ -44,8 +44,12 @@ def answer_of(symbol: V, name: str) -> str:
         get_attribute(symbol, name)
     except xg.TraceError:
         return "refused"
-    except NeedsConcrete:
-        return "fact"
+    except NeedsConcrete as need:
+        fact = need.facts[0]
+        if not fact.startswith("attribute."):
+            return "fact"
+        symbol.trace.facts[fact] = False  # the caller has set no such attribute
+        return answer_of(symbol, name)
     except AttributeError:
         return "absent"
     return "answered"

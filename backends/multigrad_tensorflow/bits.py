@@ -27,14 +27,22 @@ def nextafter(a: Any, b: Any) -> Tensor:
 
 
 def left_shift(a: Any, b: Any) -> Tensor:
-    # The kernel takes 31 for what is out of range.
-    shifted = tf.bitwise.left_shift(tf.cast(a, tf.int32), tf.cast(b, tf.int32))
-    return tf.where((b < 0) | (b > 31), 0, shifted)
+    # The kernel takes the last bit's number for what is out of range.
+    a, b, last = as_integers(a, b)
+    shifted = tf.bitwise.left_shift(a, b)
+    return tf.where((b < 0) | (b > last), tf.zeros_like(shifted), shifted)
 
 
 def right_shift(a: Any, b: Any) -> Tensor:
-    places = tf.where((b < 0) | (b > 31), 31, b)
-    return tf.bitwise.right_shift(tf.cast(a, tf.int32), tf.cast(places, tf.int32))
+    a, b, last = as_integers(a, b)
+    return tf.bitwise.right_shift(a, tf.where((b < 0) | (b > last), last, b))
+
+
+def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return two integers in the wider dtype of theirs, and the number of its last bit."""
+    is_wide = any(tf.is_tensor(x) and x.dtype == tf.int64 for x in (a, b))
+    dtype = tf.int64 if is_wide else tf.int32
+    return tf.cast(a, dtype), tf.cast(b, dtype), tf.constant(8 * dtype.size - 1, dtype)
 
 
 OPS = {

@@ -58,7 +58,7 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.math.polygamma", "all", "of order 2 NaN at 0"),
     Mended("tf.math.erfinv, ndtri, polygamma, floormod", "float16, bfloat16", "no kernel"),
     Mended("tf.math.lgamma, digamma", "bfloat16", "no kernel"),
-    Mended("tf.bitwise.left_shift, right_shift", "int32", "31 for amounts out of range"),
+    Mended("tf.bitwise.left_shift, right_shift", "int32, int64", "31, 63 for amounts out of range"),
     Mended("tf.cast to int32", "all", "left to the processor out of range; ours saturates"),
     Mended("tf.cumsum", "float16, bfloat16", "602 and 191 over 3,000 terms"),
     Mended("tf.math.cumprod", "float16, bfloat16", "5 and 37 over 1,001 factors"),

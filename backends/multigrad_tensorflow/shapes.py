@@ -89,6 +89,8 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    if x.dtype == tf.bool:  # of which there are no sums
+        return tf.cast(setitem(tf.cast(x, tf.int32), like, index=index), tf.bool)
     places = tf.reshape(tf.range(tf.size(like)), tf.shape(like))[as_index(index)]
     values = tf.reshape(accumulated(x), [-1])
     full = tf.math.unsorted_segment_sum(values, tf.reshape(places, [-1]), tf.size(like))

@@ -41,6 +41,7 @@ backend = Backend(
         is_traced=bridge.is_traced,
         read_number=bridge.read_number,
         device_type=asked.device_type,
+        is_contiguous=asked.lies_in_order,
         is_strided=asked.is_strided,
         requires_grad=asked.requires_grad,
     ),

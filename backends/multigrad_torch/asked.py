@@ -22,7 +22,7 @@ from multigrad.passes.facts import needed_shapes
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import gradient_of, is_dense, place_of, refuse_other_layouts
 from multigrad.tracing.axes import known_shape
-from multigrad.tracing.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name
+from multigrad.tracing.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
@@ -40,6 +40,11 @@ def device_type(x: torch.Tensor) -> str:
 def is_strided(x: torch.Tensor) -> bool:
     """Return whether a tensor is neither sparse nor of another library's layout."""
     return x.layout is torch.strided
+
+
+def lies_in_order(x: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous; a sparse one is not."""
+    return is_strided(x) and x.is_contiguous()
 
 
 def requires_grad(x: torch.Tensor) -> bool:
@@ -182,7 +187,7 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
     (first, *rest) = args
     if _is_tensor(first) and not rest:  # another tensor in the same memory
         same = copy_of(first)
-        methods.mark_view(same, first, True)
+        mark_view(same, first, True)
         return same
     if isinstance(first, SymbolicShape | KnownShape | torch.Size) and not rest:
         return methods.new_full(x, first, 0.0)
@@ -231,7 +236,7 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
     if ones:
         return xp.squeeze(x, ones)
     view = copy_of(x)
-    methods.mark_view(view, x, True)
+    mark_view(view, x, True)
     return view
 
 

@@ -34,6 +34,8 @@ from . import (
     capture_linalg,
     capture_losses,
     capture_parts,
+    capture_pooling,
+    capture_selected,
     capture_views,
     custom_ops,
     importer,
@@ -229,7 +231,8 @@ ALIASES: dict[Any, Any] = {
     **capture_arrays.ALIASES, **capture_parts.ALIASES, **capture_linalg.ALIASES,
     **capture_layers.ALIASES, **capture_convolutions.ALIASES, **asked.ALIASES,
     **capture_gradients.ALIASES,
-    **capture_losses.ALIASES, **capture_views.ALIASES, **creation.creators(("torch",)),
+    **capture_losses.ALIASES, **capture_pooling.ALIASES, **capture_views.ALIASES,
+    **capture_selected.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
@@ -256,7 +259,8 @@ OWN_METHODS = {
     **asked.METHODS, **capture_asserted.METHODS, **capture_gradients.METHODS,
     "max": max_, "min": min_, "sgn": sign, "sign": sign, "sum_to_size": sum_to_size,
     **capture_parts.METHODS, **capture_linalg.SHARED, **capture_layers.METHODS,
-    **capture_views.METHODS,
+    **capture_views.METHODS, **capture_selected.METHODS,
+    "logcumsumexp": capture_arrays.logcumsumexp,
 }  # fmt: skip
 
 

@@ -49,10 +49,6 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     return xp.einsum(equation, *given)
 
 
-def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    return xp.swapaxes(input, dim0, dim1)
-
-
 def permute(input: Tensor, dims: Any) -> Tensor:
     return xp.permute_dims(input, dims)
 
@@ -91,28 +87,26 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
 
 ALIASES: dict[Any, Callable[..., Any]] = {
     torch.broadcast_to: broadcast_to, torch.cat: cat, torch.concat: cat, torch.concatenate: cat,
-    torch.count_nonzero: arrays.count_nonzero, torch.cummax: arrays.cummax,
-    torch.cummin: arrays.cummin, torch.cumprod: arrays.cumprod, torch.cumsum: arrays.cumsum,
-    torch.einsum: einsum, torch.flip: flip,
+    torch.count_nonzero: arrays.count_nonzero, torch.cumprod: arrays.cumprod,
+    torch.cumsum: arrays.cumsum, torch.einsum: einsum, torch.flip: flip,
     torch.index_select: places.index_select,
     torch.log_softmax: log_softmax, F.log_softmax: log_softmax, torch.logsumexp: arrays.logsumexp,
     torch.logcumsumexp: logcumsumexp, torch.special.logsumexp: arrays.logsumexp,
     torch.special.softmax: arrays.softmax, torch.special.log_softmax: arrays.log_softmax,
-    torch.median: arrays.median, torch.narrow: arrays.narrow, 
-    torch.permute: permute, torch.prod: arrays.prod, torch.quantile: arrays.quantile,
+    torch.narrow: arrays.narrow, torch.permute: permute, torch.prod: arrays.prod,
+    torch.quantile: arrays.quantile,
     torch.ravel: arrays.ravel, torch.repeat_interleave: arrays.repeat_interleave,
     torch.reshape: reshape, torch.roll: arrays.roll, torch.select: arrays.select,
     torch.softmax: softmax, F.softmax: softmax, F.softmin: softmin, F.glu: glu,
-    torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack, torch.swapaxes: transpose,
-    torch.swapdims: transpose, torch.t: arrays.transpose_2d, torch.take: take,
-    torch.tile: tile, torch.topk: extremes.topk,
-    torch.transpose: transpose, torch.tril: arrays.tril, torch.triu: arrays.triu,
+    torch.sort: sort, torch.squeeze: arrays.squeeze, torch.stack: stack,
+    torch.t: arrays.transpose_2d, torch.take: take, torch.tile: tile, torch.topk: extremes.topk,
+    torch.tril: arrays.tril, torch.triu: arrays.triu,
     torch.argmax: places.argmax, torch.argmin: places.argmin, torch.argsort: places.argsort,
     torch.gather: places.gather, torch.index_add: places.index_add,
     torch.index_copy: places.index_copy, torch.index_fill: places.index_fill,
     torch.kthvalue: extremes.kthvalue, torch.scatter: places.scatter,
-    torch.scatter_add: places.scatter_add, torch.scatter_reduce: places.scatter_reduce,
+    torch.scatter_add: places.scatter_add,
     torch.take_along_dim: places.take_along_dim, F.one_hot: places.one_hot,
     F.embedding: places.embedding, torch.Tensor.__rmatmul__: reversed_matmul,
-    torch.Tensor.transpose: transpose, torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
+    torch.Tensor.sort: sort, torch.Tensor.repeat: arrays.tile,
 }  # fmt: skip

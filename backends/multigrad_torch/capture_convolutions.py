@@ -139,6 +139,19 @@ def steps(stride: Any, sizes: Any, axes: int) -> tuple[int, ...]:
     return per_axis(sizes if stride is None or stride in ([], ()) else stride, axes)
 
 
+def pooling_of(
+    x: Tensor, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, *, axes: int
+) -> tuple[Any, Any, Any, Any]:
+    """Return by axis the sizes of windows, their strides, the borders and the dilations."""
+    sizes, strides = per_axis(size, axes), steps(stride, size, axes)
+    dilations = per_axis(dilation, axes)
+    border = tuple((n, n) for n in per_axis(padding, axes))
+    if ceil_mode:
+        more = convolutions.ceiling(x, sizes, strides, border, dilations)
+        border = tuple((a, b + c) for (a, b), (_, c) in zip(border, more, strict=True))
+    return sizes, strides, border, dilations
+
+
 def max_pool(axes: int) -> Any:
     """Return the largest of windows of the last axes."""
 
@@ -146,14 +159,9 @@ def max_pool(axes: int) -> Any:
                dilation: Any = 1, ceil_mode: bool = False,
                return_indices: bool = False) -> Tensor:  # fmt: skip
         if return_indices:
-            with_indices(input)
-        sizes, strides = per_axis(kernel_size, axes), steps(stride, kernel_size, axes)
-        dilations = per_axis(dilation, axes)
-        border = tuple((n, n) for n in per_axis(padding, axes))
-        if ceil_mode:
-            more = convolutions.ceiling(input, sizes, strides, border, dilations)
-            border = tuple((a, b + c) for (a, b), (_, c) in zip(border, more, strict=True))
-        return convolutions.max_pool(input, sizes, strides, border, dilations)
+            raise TypeError("return_indices given by position")
+        given = (kernel_size, stride, padding, dilation, ceil_mode)
+        return convolutions.max_pool(input, *pooling_of(input, *given, axes=axes))
 
     record.__name__ = record.__qualname__ = f"max_pool{axes}d"
     return record
@@ -228,8 +236,7 @@ def table() -> dict[Any, Any]:
             f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
             f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
         }  # fmt: skip
-        for kind in ("max_pool", "adaptive_max_pool"):
-            found[getattr(F, f"{kind}{n}d_with_indices")] = with_indices
+        found[getattr(F, f"adaptive_max_pool{n}d_with_indices")] = with_indices
         for name, function in rows.items():
             for place in (F, torch):
                 if hasattr(place, name):

@@ -65,8 +65,8 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return parts.broadcast_arrays(*_given(tensors))
 
 
-def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    return parts.meshgrid(*_given(tensors), indexing=indexing)
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
+    return parts.meshgrid(*_given(tensors), indexing=indexing or "ij")
 
 
 def cartesian_prod(*tensors: Any) -> Tensor:
@@ -175,6 +175,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         raise TypeError(f"pad in mode {mode!r}; {', '.join(MODES)} are known")
     if len(pad) % 2:
         raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
+    if not pad:
+        return methods.clone(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     fill = 0.0 if value is None else value
     return neighbors.padded(input, tuple(reversed(pairs)), MODES[mode], fill)

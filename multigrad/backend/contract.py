@@ -74,6 +74,10 @@ class Tensors:
     is_strided: Callable[[Tensor], bool] | None = None
     """Whether a tensor holds all its elements; without it each does."""
 
+    is_contiguous: Callable[[Tensor], bool] | None = None
+    """Whether a tensor lies in memory in order, so that a reshape of it is a view; without it each
+    does."""
+
     requires_grad: Callable[[Tensor], bool] | None = None
     """Whether a tensor asks for a gradient, where that is known at a call; without it each float
     tensor may."""

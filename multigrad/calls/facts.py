@@ -3,18 +3,21 @@ for each.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
 a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
-"strided:w" whether w is no sparse tensor. What the code reads besides its arguments (`reads.py`) is
-among them.
+"strided:w" whether w is no sparse tensor, "contiguous:w" whether it lies in memory in order,
+"attribute.a:w" whether w has an attribute a, "buffers" that what the code makes from numbers is
+written into. What it reads besides its arguments (`reads.py`) is among them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from .. import ops
 from ..active.reads import is_read, look_up
+from ..capture.memory import is_in_order
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
 from ..passes.facts import GIVEN, needed_shapes
@@ -23,8 +26,10 @@ from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, owner_of
 from .failures import NotCaptured
+from .notes import attribute_of
 
 Tensor = Any
+ATTRIBUTE = "attribute."
 
 
 def gather_facts(
@@ -62,6 +67,12 @@ def gather_facts(
             facts[fact] = requires_grad(value)
         elif what == "strided":
             facts[fact] = is_strided(value)
+        elif what == "contiguous":
+            facts[fact] = is_contiguous(value)
+        elif what.startswith(ATTRIBUTE):
+            facts[fact] = attribute_of(what.removeprefix(ATTRIBUTE), value)
+            if facts[fact] is None:
+                raise attribute_left_out(subject, what.removeprefix(ATTRIBUTE))
         elif what == "ndim":
             facts[fact] = len(value.shape)
         elif what == "shape":
@@ -95,12 +106,27 @@ def is_strided(value: Tensor) -> bool:
     return True if ask is None else ask(value)
 
 
+def is_contiguous(value: Tensor) -> bool:
+    """Return whether a tensor lies in memory in order; where nobody can tell, none is another."""
+    owner = owner_of(value)
+    ask = None if owner is None else owner.tensors.is_contiguous
+    return True if ask is None else ask(value)
+
+
 def requires_grad(value: Tensor) -> bool:
     """Return whether a tensor asks for a gradient, or may do so."""
     owner = owner_of(value)
     if owner is None or owner.tensors.requires_grad is None:
         return dtype_name(value.dtype) in FLOATS
     return owner.tensors.requires_grad(value)
+
+
+def attribute_left_out(subject: str, name: str) -> TraceError:
+    """Return the error for an attribute that a tensor may have lost on its way."""
+    return TraceError(
+        f"{subject} looks for .{name} of an argument, which a function sets on what it returns. On "
+        "its own framework alone it is kept: call both inside of one captured function"
+    )
 
 
 def unknown_value(subject: str, name: str) -> TraceError:
@@ -153,6 +179,10 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
             raise NeedsConcrete("dtype")
         is_relative = not isinstance(value, Value) or value.node.type.dtype == T
         return trace.facts["dtype"] if is_relative else value.node.type.dtype
+    if what == "contiguous":
+        return isinstance(value, Value) and is_in_order(value)
+    if what.startswith(ATTRIBUTE):
+        return _has_attribute(trace, what, value)
     if not isinstance(value, Value):
         return len(value.shape) if what == "ndim" else tuple(value.shape)
     if what == "ndim":
@@ -161,6 +191,19 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
     if shape is None:
         raise NeedsConcrete(*needed_shapes(value.node))
     return tuple(shape)
+
+
+def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
+    """Return whether a symbol has an attribute: it was set in its capture, or by the caller."""
+    name = what.removeprefix(ATTRIBUTE)
+    if not isinstance(value, Value) or name in (value.notes or {}):
+        return hasattr(value, name)
+    if value.node.op is not ops.INPUT:
+        return False
+    fact = f"{what}:{value.node.attr('name')}"
+    if fact not in trace.facts:
+        raise NeedsConcrete(fact)
+    return trace.facts[fact]
 
 
 def _may_ask(value: Any) -> bool:
@@ -180,6 +223,8 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
         index = by_name.get(argument) if argument else first
         if index is not None and what in WATCHED:
             others.append((WATCHED[what], index))
+        if index is not None and what.startswith(ATTRIBUTE):
+            others.append((partial(attribute_of, what.removeprefix(ATTRIBUTE)), index))
         if index is not None and what in ("param", "ndim", "shape"):
             (numbers if what == "param" else shapes).add(index)
     order = sorted(numbers)
@@ -201,7 +246,12 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     return look_at_number if len(order) == 1 and not others else look
 
 
-WATCHED = {"device_type": device_type, "gradient": requires_grad, "strided": is_strided}
+WATCHED = {
+    "contiguous": is_contiguous,
+    "device_type": device_type,
+    "gradient": requires_grad,
+    "strided": is_strided,
+}
 
 
 def number_key(number: Any) -> Any:

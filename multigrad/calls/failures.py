@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from types import TracebackType
 
-from ..capture.capture import OPAQUE
+from ..capture.capture import find_opaque
 from ..errors import TraceError
 from ..ir.graph import Location
 from ..tracing.trace import NeedsConcrete, Trace
@@ -31,8 +31,8 @@ def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | N
     """Return what an exception in the user's code means: it met a symbol, which is no error of the
     user's.
     """
-    symbol = next((word for word in OPAQUE if word in str(error)), "")
-    facts = _facts_for(OPAQUE[symbol], layout) - trace.facts.keys() if symbol else set()
+    opaque = find_opaque(trace, error)
+    facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
     if facts:
         return NeedsConcrete(*sorted(facts))
     place = find_place(trace, error)

@@ -12,6 +12,7 @@ from ..errors import DisprovedError, TraceError
 from ..lowering.function_graph import FunctionGraph
 from ..tracing.assertions import Assumption
 from .arguments import Layout, read_layout
+from .notes import Note
 
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
@@ -55,6 +56,7 @@ class Variant:
             yet.
         lacks: what the original does besides, in words; on its own framework that runs itself.
         assumed: what it asserts of values.
+        notes: attributes that it sets on tensors; its own framework runs the original for them too.
         lowered: what it was lowered to, by backend.
     """
 
@@ -66,6 +68,7 @@ class Variant:
     proof: str | DisprovedError | None = None
     lacks: str = ""
     assumed: tuple[Assumption, ...] = ()
+    notes: tuple[Note, ...] = ()
     lowered: dict[str, Any] = field(default_factory=dict)
 
 

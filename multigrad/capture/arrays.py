@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value
+from ..tracing.trace import Value, copy_of, mark_view
 from . import extremes, places
 from .casts import cast
 from .dialect import Habits, habits_of
@@ -141,9 +141,9 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
         return x
     if isinstance(given, SymbolicShape):
         same = given.value.node.type.shape == x.node.type.shape == "x"
-        return x if same else xp.reshape_like(x, given.value)
+        return renamed(x) if same else xp.reshape_like(x, given.value)
     if isinstance(x.shape, tuple) and tuple(given) == x.shape:
-        return x
+        return renamed(x)
     return xp.reshape(x, tuple(given))
 
 
@@ -153,7 +153,16 @@ def view(x: Tensor, *shape: Any) -> Tensor:
 
 def view_as(x: Tensor, other: Tensor) -> Tensor:
     same = other.node.type.shape == x.node.type.shape == "x"
-    return x if same else xp.reshape_like(x, other)
+    return renamed(x) if same else xp.reshape_like(x, other)
+
+
+def renamed(x: Tensor) -> Tensor:
+    """Return a tensor under another name, in the same memory: attributes stay with the first."""
+    if not x.notes:
+        return x
+    view = copy_of(x)
+    mark_view(view, x, True)
+    return view
 
 
 def ravel(x: Tensor, order: str = "C") -> Tensor:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..tracing.trace import Value
+from .. import ops
+from ..tracing.trace import NeedsConcrete, Value
 from . import methods
 from .dialect import Dialect
 
@@ -134,6 +135,28 @@ def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | Non
     return None if reason is None else Row("refused", reason)
 
 
+def check_callers(value: Value, name: str) -> None:
+    """Check that the caller has set no attribute of this name on an argument, which is a fact.
+
+    Raises:
+        TraceError: the caller has.
+        AttributeError: nobody knows which library's tensor it is, and the caller's has none.
+    """
+    trace, node = value.trace, value.node
+    if trace.kind == "rule" or node.op is not ops.INPUT or node.type.kind != "tensor":
+        return
+    argument = node.attr("name")
+    if trace.in_backward and argument.startswith("grad_out"):
+        return
+    fact = f"attribute.{name}:{argument}"
+    if fact not in trace.facts:
+        raise NeedsConcrete(fact)
+    if trace.facts[fact]:
+        raise trace.error(f"uses .{name}, which the caller has set on its argument {argument!r}")
+    if not trace.dialect:
+        raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
+
+
 def _own(kind: type[Value]) -> set[str]:
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
@@ -160,7 +183,7 @@ FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
     ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
     ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
     ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),
-    ("x.name = ..., which x does not have", "refused", "modelled", "not of what a caller sees"),
+    ("x.name = ..., which x does not have", "refused", "modelled", "callers: on its own framework"),
     ("range(x), an index of a list", "fact", "refused", NUMBERS),
     ("{x: ...}, x in {...}, hash(x)", "fact", "refused", NUMBERS),
     ("str(x), repr(x), f'{x}', format(x)", "fact", "refused", NUMBERS),

@@ -124,9 +124,9 @@ def _run(
     except (NeedsConcrete, MultigradError):
         raise
     except Exception as error:
-        symbol = next((word for word in OPAQUE if word in str(error)), "")
-        if symbol and OPAQUE[symbol] not in facts:
-            raise NeedsConcrete(OPAQUE[symbol]) from error
+        opaque = find_opaque(trace, error)
+        if opaque and opaque not in facts:
+            raise NeedsConcrete(opaque) from error
         place = _place(trace, error)
         at = f" ({Location(*place)})" if place else ""
         raise TraceError(
@@ -171,6 +171,14 @@ def _numbers(values: Iterable[Any]) -> set[float]:
         elif isinstance(value, float):
             found.add(abs(value))
     return found
+
+
+def find_opaque(trace: Trace, error: Exception) -> str:
+    """Return which of our symbols a library may have been handed that raised this, "" for none."""
+    word = next((word for word in OPAQUE if word in str(error)), "")
+    if not word and trace.gives_dtype and isinstance(error, TypeError):
+        return "dtype"  # not every message shows what was given
+    return OPAQUE[word] if word else ""
 
 
 def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..ir.types import FLOAT8, INT32, SMALL, dtype_name, is_float
+from ..ir.types import BOOL, FLOAT8, INT32, SMALL, WHOLE, dtype_name, is_float
 from ..tracing import trace
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
@@ -31,6 +31,14 @@ def cast(x: Any, dtype: Any) -> Any:
     return trace.cast(x, dtype)
 
 
+def as_held(x: Value, value: Any) -> Any:
+    """Return what is written into a tensor of integers as integers of its own."""
+    held, given = x.node.type, value.node.type if isinstance(value, Value) else None
+    if given is None or given.kind != "tensor" or held.dtype not in WHOLE:
+        return value
+    return value if given.dtype == held.dtype else cast(value, held.dtype)
+
+
 def byte(x: Any) -> Any:
     return cast(x, "uint8")
 
@@ -41,6 +49,15 @@ def char(x: Any) -> Any:
 
 def short(x: Any) -> Any:
     return cast(x, "int16")
+
+
+def as_bools(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reduction of bools that takes numbers, of which all but 0 are true."""
+
+    def record(x: Any, axis: Any, keepdims: bool) -> Any:
+        return reduce(cast(x, BOOL), axis, keepdims)
+
+    return record
 
 
 METHODS: Mapping[str, Callable[[Any], Any]] = {"byte": byte, "char": char, "short": short}

@@ -7,7 +7,6 @@ itself makes an array, which becomes a constant where it meets a symbolic value.
 
 from __future__ import annotations
 
-import functools
 import operator
 import sys
 from collections.abc import Callable, Iterable
@@ -16,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, FLOATS, T
+from ..ir.types import BOOL, FLOATS, WHOLE, T
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value, copy_of, dtype_name, lift
 from .casts import cast
+from .dialect import BUFFERS
 from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any
@@ -41,33 +41,42 @@ def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
 def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
-        make = _values_of if name in CUTTING else _convert
-        return functools.partial(make, CONVERTERS[name], function)
+        return Converter(CONVERTERS[name], function, name in CUTTING)
     return Creator(CREATORS[name], function)
 
 
-def _convert(
-    is_copy: bool, function: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Return a symbolic tensor as it is, several as one; all else by the library's own function."""
-    dtype = kwargs.get("dtype", args[0] if args else None)
-    items = list(obj) if isinstance(obj, list | tuple) else []
-    if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
-        obj = xp.stack(items, 0)
-    if not isinstance(obj, Value):
-        if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
-            return function(obj)
-        return function(obj, *args, **kwargs)
-    result = obj if dtype is None else cast(obj, dtype)
-    return copy_of(result) if kwargs.get("copy", is_copy) else result
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Stands in for a function that makes a tensor of what it is given.
 
+    Attributes:
+        is_copy: whether an update of the one does not reach the other.
+        function: the library's own.
+        is_cut: whether no gradient passes.
+        trace: what is captured; None: it is not known.
+    """
 
-def _values_of(
-    is_copy: bool, function: Callable[..., Any], obj: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Return the same without a gradient."""
-    result = _convert(is_copy, function, obj, *args, **kwargs)
-    return xp.stop_gradient(result) if isinstance(result, Value) else result
+    is_copy: bool
+    function: Callable[..., Any]
+    is_cut: bool = False
+    trace: Trace | None = None
+
+    def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return a symbolic tensor as it is, several as one; all else by the library's own
+        function.
+        """
+        dtype = kwargs.get("dtype", args[0] if args else None)
+        items = list(obj) if isinstance(obj, list | tuple) else []
+        if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
+            obj = xp.stack(items, 0)
+        if not isinstance(obj, Value):
+            if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
+                return as_buffer(self.trace, self.function(obj))
+            return as_buffer(self.trace, self.function(obj, *args, **kwargs))
+        result = obj if dtype is None else cast(obj, dtype)
+        if self.is_cut:
+            return xp.stop_gradient(result)
+        return copy_of(result) if kwargs.get("copy", self.is_copy) else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,17 @@ class Creator:
             if sizes and (fills if rest else True) and is_weak(options.get("dtype")):
                 like = self.trace.value(lift(self.trace, np.zeros(sizes)))
                 return self.make(like, *rest, **options)
-        return self.function(*lengths, **kwargs)
+        return as_buffer(self.trace, self.function(*lengths, **kwargs))
+
+
+def as_buffer(trace: Trace | None, made: Any) -> Any:
+    """Return a tensor that was made as a symbol of its dtype, where code writes symbols into such
+    ones.
+    """
+    if trace is None or BUFFERS not in trace.facts or not getattr(made, "ndim", 0):
+        return made
+    name, value = dtype_name(made.dtype), trace.value(lift(trace, made))
+    return cast(value, name) if name in (BOOL, *WHOLE) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +139,8 @@ class Told:
 
 def in_trace(stand_in: Any, trace: Trace) -> Any:
     """Return what stands in for a function, where it matters told of what is captured."""
-    return replace(stand_in, trace=trace) if isinstance(stand_in, Creator | Told) else stand_in
+    is_told = isinstance(stand_in, Converter | Creator | Told)
+    return replace(stand_in, trace=trace) if is_told else stand_in
 
 
 def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
@@ -195,11 +215,20 @@ def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     raise TypeError("arange takes numbers, not a shape")
 
 
+def eye(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("eye takes numbers, not a shape")
+
+
+def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("linspace takes numbers, not a shape")
+
+
 # Whether the result is a copy, which an update of the original does not reach.
 CONVERTERS = {"array": True, "as_tensor": False, "asarray": False, "tensor": True}
 CUTTING = ("tensor",)  # torch's: the values alone
 CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
-    function.__name__: function for function in (arange, full, ones, rand, randn, zeros)
+    function.__name__: function
+    for function in (arange, eye, full, linspace, ones, rand, randn, zeros)
 }
 # Of these, symbols also where all lengths are numbers: what is drawn, and what is written into.
 STATIC = (full, ones, rand, randn, zeros)

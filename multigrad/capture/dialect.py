@@ -18,10 +18,15 @@ from typing import Any
 from ..backend.discovery import entry_points as find_backends
 from ..backend.discovery import load_backend
 from ..errors import RuleTypeError, TraceError, suggest
-from ..tracing.trace import Trace, Value
+from ..tracing.trace import NeedsConcrete, Trace, Value
 from .libraries import add_library
 
 Handler = Callable[..., Any]
+BUFFERS = "buffers"  # the fact that what code makes from numbers alone is written into
+WRITING = (
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__",
+    "__ior__", "__ixor__",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +240,12 @@ def record_call(
             f"calls {shown}: a rule is the backward pass"
             f"{trace.words.advise('write the derivative out')}"
         )
+    if (
+        trace.kind != "rule"
+        and BUFFERS not in trace.facts
+        and _writes_into_other(name, args, kwargs)
+    ):
+        raise NeedsConcrete(BUFFERS)
     if handler is None:
         advice = trace.words.advise(*trace.words.write)
         raise trace.error(f"calls {shown}, which is not captured{advice}")
@@ -288,6 +299,14 @@ def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
 
 def _updates(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
+
+
+def _writes_into_other(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call writes into a tensor that is no symbol: one that the code has made."""
+    if name.rpartition(".")[2] in WRITING:
+        return not isinstance(args[0], Value)
+    target, _ = _find_target(name, args, kwargs)
+    return target is not None and not isinstance(target, Value)
 
 
 def _find_target(

@@ -65,6 +65,8 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extremes:
     """Of equal ones the first, where torch leaves the choice open."""
+    if not x.ndim:
+        raise TypeError("topk of a tensor without axes")
     found, count = sort(x, dim, largest), whole(k)
     return Extremes(_cut(found.values, dim, count), lambda: _cut(found.indices, dim, count))
 

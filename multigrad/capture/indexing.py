@@ -9,6 +9,7 @@ from typing import Any
 from ..ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, T
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value, lift
+from . import arrays
 from .index_arrays import holds_array, put_at, take_at
 
 Tensor = Any
@@ -19,7 +20,7 @@ def picked(x: Value, index: Any) -> Any:
     if is_mask(index):
         return Picked(x.trace.value(x.node), index)
     if is_whole(index):
-        return x
+        return arrays.renamed(x)
     axis = new_axis(index)
     if axis is not None:
         return xp.expand_dims(x, axis)

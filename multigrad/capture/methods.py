@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, copy_of, lift, mark_view
-from . import arrays, casts, composites, creation, elementwise, extremes, items
+from ..tracing.trace import Value, copy_of, lift
+from . import arrays, casts, composites, creation, elementwise, extremes, items, memory
 from .casts import cast
 from .dialect import find_dialect
 from .names import spelled
@@ -85,7 +86,7 @@ def mean(x: Tensor, *args: Any, dtype: Any = None, **options: Any) -> Tensor:
 
 _sum, _mean = reduction("sum", xp.sum), reduction("mean", xp.mean)
 amax, amin = reduction("amax", xp.max), reduction("amin", xp.min)
-any, all = reduction("any", xp.any), reduction("all", xp.all)
+any, all = reduction("any", casts.as_bools(xp.any)), reduction("all", casts.as_bools(xp.all))
 
 
 def max(
@@ -254,12 +255,9 @@ def copy(x: Tensor, order: str = "C") -> Tensor:
 
 
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself; of a view it may be a copy, which depends on the strides."""
-    if x.base is None:
-        return x
-    result = copy_of(x)
-    mark_view(result, x, False)
-    return result
+    """The tensor itself, or a copy, which depends on the strides; a rule's lie in order."""
+    is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
+    return x if is_same else memory.maybe_same(x)
 
 
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

@@ -63,6 +63,8 @@ def _trapezoids(y: Tensor, x: Any, dx: Any, axis: int) -> Tensor:
 
 def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:
     """Every window of a length along an axis, its elements along a new last axis."""
+    if axis in (0, -1) and not rank(x):
+        raise TypeError("windows of a tensor without axes")
     last = xp.moveaxis(x, axis, -1)
     seen = xp.windows(last, operator.index(size), operator.index(step))
     return xp.moveaxis(seen, -2, axis if axis >= 0 else axis - 1)

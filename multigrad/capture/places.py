@@ -191,7 +191,19 @@ def scatter_reduce(
     return scatter_add(x, dim, index, src)
 
 
+def along_axes(x: Tensor) -> Tensor:
+    """Return a tensor that slices are taken of or put into.
+
+    Raises:
+        TypeError: it has no axes, which torch takes for one of length 1.
+    """
+    if isinstance(x, Value) and not x.ndim:  # type: ignore[attr-defined]
+        raise TypeError("an index into a tensor without axes")
+    return x
+
+
 def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
+    x = along_axes(x)
     if is_places(index):
         return xp.take_at(x, index, operator.index(dim))
     return xp.take(x, index, dim)
@@ -199,15 +211,15 @@ def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     given = source if isinstance(alpha, int) and alpha == 1 else source * alpha
-    return xp_indices.add_at(x, as_places(x, index), given, operator.index(dim))
+    return xp_indices.add_at(along_axes(x), as_places(x, index), given, operator.index(dim))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return xp_indices.put_at(x, as_places(x, index), source, operator.index(dim))
+    return xp_indices.put_at(along_axes(x), as_places(x, index), source, operator.index(dim))
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    return xp_indices.put_at(x, as_places(x, index), value, operator.index(dim))
+    return xp_indices.put_at(along_axes(x), as_places(x, index), value, operator.index(dim))
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:

@@ -19,8 +19,8 @@ from ..tracing import xp_all as xp
 from ..tracing.answers import is_asked_by
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Value, cast_node, copy_of
-from . import indexing, methods, views
-from .attributes import ABSENT, find_method, find_row
+from . import casts, indexing, memory, methods, views
+from .attributes import ABSENT, check_callers, find_method, find_row
 from .classes import asks_for_class, class_of, uses_attribute
 from .dialect import find_dialect, habits_of, record_call
 from .equality import Comparing
@@ -52,6 +52,7 @@ class V(Comparing):
         if "dtype" not in facts:
             if self.trace.by_identity:
                 raise NeedsConcrete("dtype")
+            self.trace.gives_dtype = True
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
         dialect = find_dialect(self.trace.dialect)
@@ -188,6 +189,8 @@ class V(Comparing):
         found = None if row is None or row.kind != "modelled" else find_method(name, own)
         if found is not None:
             return _Bound(found[0], self, updates=found[1])
+        if row in (ABSENT, None) and is_asked:
+            check_callers(self, name)
         if row == ABSENT:
             raise AttributeError(
                 f"{own and own.tensor.__name__!r} object has no attribute {name!r}"
@@ -221,7 +224,7 @@ class V(Comparing):
         """
         old, new = self.node, value.node
         self._check_own_memory()
-        if not all(view.is_certain for view in self._all_views()):
+        if not (memory.settle(self) and all(map(memory.is_view, self._all_views()))):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
                 "before the update"
@@ -319,7 +322,7 @@ class V(Comparing):
         return self._updated(self ^ other)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.update(indexing.assigned(self, index, value))
+        self.update(indexing.assigned(self, index, casts.as_held(self, value)))
 
     def __getitem__(self, index: Any) -> Any:
         return indexing.picked(self, index)
@@ -327,31 +330,6 @@ class V(Comparing):
 
 def _protocols(kind: type) -> set[str]:
     return {name for base in kind.__mro__ for name in vars(base)}
-
-
-SLOTS = frozenset(Value.__slots__)
-
-
-class Attributed(V):
-    """A symbol of a function, which takes attributes where its library's tensors do."""
-
-    __slots__ = ()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in SLOTS:
-            return object.__setattr__(self, name, value)
-        own = find_dialect(self.trace.dialect)
-        if own is None or not own.tensor.__dictoffset__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if f"{name}_" in own.methods:  # torch's way to set it
-            return getattr(self, f"{name}_")(value)
-        if hasattr(own.tensor, name) and name not in (self.notes or {}):
-            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
-        if self.node.op is ops.INPUT:
-            raise self.trace.error(
-                f"sets an attribute {name!r} of its argument, which the caller would see"
-            )
-        self.notes = {**(self.notes or {}), name: value}
 
 
 class Item(Number, V):

@@ -13,7 +13,7 @@ from ..ir.graph import Node, make_node
 from ..ops.indexing import as_index
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
-from . import indexing
+from . import indexing, memory
 from .gradients import carries_gradient
 
 # What moves every element to one other place, which its VJP undoes.
@@ -25,7 +25,7 @@ def written(view: Value, value: Value) -> Any:
     """Return what a view's base becomes where the view takes a value; None: that is not known."""
     base: Any = view.base
     node = view.node
-    if not view.is_certain:
+    if not memory.is_view(view):
         return None
     if node is base.node:
         return value

@@ -18,6 +18,7 @@ from ..calls.assumptions import check_assumptions
 from ..calls.binding import Entry, bind_leaves
 from ..calls.facts import watch
 from ..calls.native import is_imported, is_original_on, no_original, refuse_elsewhere, run_as_it_is
+from ..calls.notes import left_out
 from ..calls.recipe import Recipe, Variant
 from ..errors import GradientError, TraceError
 from ..ground.threads import build_once
@@ -187,7 +188,9 @@ class Entries(Captured):
         """Return how a captured form runs; where the original does more than it, on its own
         framework, that itself.
         """
-        if not (variant.lacks and self.native is None and backend.name == self.recipe.dialect()):
+        does_more = variant.lacks or variant.notes
+        if not (does_more and self.native is None and backend.name == self.recipe.dialect()):
+            left_out.update((backend.name, note.name) for note in variant.notes)
             return self._lowered_entry(variant, backend)
         native = self._native_entry(layout.without_objects(), backend, None)
         return self._keyed_entry(native, variant, backend) if variant.graphs.is_random else native

@@ -23,6 +23,7 @@ from ..backend.discovery import FUNCTION_READERS, in_use
 from ..calls.arguments import PLAIN, Layout, Leaf, as_numbers, flatten
 from ..calls.binding import assemble
 from ..calls.bound import BoundFunction
+from ..calls.notes import put_notes
 from ..calls.placeholders import find_call
 from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
@@ -47,6 +48,13 @@ Tensor = Any
 # For compilers whose traces hold nothing but constants.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
+# Of a function whose arguments nobody knows.
+ANY = inspect.Signature(
+    [
+        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
 
 
 class Function(Entries):
@@ -74,6 +82,7 @@ class Function(Entries):
             functools.update_wrapper(self, wrapped, updated=())
         else:
             self.__name__ = self.name
+            self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
 
     def _identify(self) -> None:
         self.identifier = f"{self.name}#{next(_serials)}"
@@ -154,6 +163,7 @@ class Function(Entries):
             first, *rest = self.parameters.parameters.values()
             own = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
             other.parameters = self.parameters.replace(parameters=[first, *own])
+            other.__signature__ = other.parameters
         return other
 
     def _copy(self) -> Function:
@@ -286,7 +296,19 @@ class Function(Entries):
         called = CustomCall(
             graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
         )
-        return assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        if variant.notes:
+            holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
+            flat = optree.tree_leaves(result, none_is_leaf=True)
+            put_notes(
+                trace,
+                variant.notes,
+                graphs.forward,
+                given,
+                {**holders, **dict(enumerate(flat))},
+                is_class=hasattr(self.recipe, "apply"),
+            )
+        return result
 
 
 def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:

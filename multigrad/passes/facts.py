@@ -9,9 +9,9 @@ from .. import ops
 from ..ir.graph import Node, walk
 from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
-# Facts that tell no calls apart: that code is shown the device of its input, that it is shown equal
-# tensors as others.
-GIVEN = ("device", "identity")
+# Facts that tell no calls apart: that code is shown the device of its input, equal tensors as
+# others, what it makes from numbers alone as symbols.
+GIVEN = ("device", "identity", "buffers")
 
 
 def is_tensor_input(node: Node) -> bool:

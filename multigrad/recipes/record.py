@@ -19,13 +19,15 @@ from ..calls.arguments import Layout, Leaf
 from ..calls.assumptions import is_told
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
+from ..calls.notes import find_notes
 from ..calls.recipe import Recipe, Recorded, Variant
 from ..capture import xp as xp_dialect
+from ..capture.attributed import Attributed
 from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
-from ..capture.tracer import Attributed, V
+from ..capture.tracer import V
 from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
@@ -140,7 +142,9 @@ class _Recording:
                     )
                 )
         flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
-        self.check_notes(flat)
+        self.check_dtypes(flat)
+        named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
+        notes = self.attempt(lambda: find_notes(trace, named, flat))
         fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
@@ -186,7 +190,9 @@ class _Recording:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(self.facts)
-        return Variant(graphs, layout, outputs, fixed, facts, lacks=trace.lacks, assumed=assumed)
+        return Variant(
+            graphs, layout, outputs, fixed, facts, lacks=trace.lacks, assumed=assumed, notes=notes
+        )
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return what stands for a leaf while it is recorded."""
@@ -233,19 +239,13 @@ class _Recording:
             )
         )
 
-    def check_notes(self, outputs: list[Any]) -> None:
-        """Refuse what is noted on a tensor that the caller gets, and dtypes that no call passes."""
+    def check_dtypes(self, outputs: list[Any]) -> None:
+        """Refuse dtypes that no call passes."""
         for value in (each for each in outputs if isinstance(each, V)):
-            if value.node.type.dtype in FLOAT8:
-                dtype = value.node.type.dtype
+            if (dtype := value.node.type.dtype) in FLOAT8:
                 raise NotCaptured(
                     self.trace.error(f"returns {dtype}, which stays inside: cast to a float dtype")
                 )
-        noted = {name for each in outputs if isinstance(each, V) for name in each.notes or ()}
-        for name in noted - {"grad", "requires_grad"}:  # which each framework decides
-            raise NotCaptured(
-                self.trace.error(f"returns a tensor with an attribute {name!r}, which no graph has")
-            )
 
     def number(self, value: Value) -> Value:
         """Return a computed number as a tensor."""

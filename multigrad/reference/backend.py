@@ -113,6 +113,11 @@ def attach(run: Callable[..., Any], tensors: tuple[Array, ...], name: str) -> tu
     return run(*tensors)[0]
 
 
+def lies_in_order(x: Array) -> bool:
+    """Return whether an array is C-contiguous."""
+    return bool(x.flags.c_contiguous)
+
+
 def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
     return native
 
@@ -123,6 +128,7 @@ backend = Backend(
         types=(np.ndarray, np.generic),
         dtype=as_numpy_dtype,
         to_numpy=np.asarray,
+        is_contiguous=lies_in_order,
         from_numpy=np.asarray,
         weak=weak,
         weak_literals=True,

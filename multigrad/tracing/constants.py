@@ -43,7 +43,10 @@ def lift_array(trace: Trace, operand: Any) -> Node:
     if array.ndim == 0:
         return constant(array.item())
     dtype = BOOL if array.dtype.kind == "b" else T
-    return array_node(trace.like(), freeze(array), dtype)
+    node = array_node(trace.like(), freeze(array), dtype)
+    if not array.flags.c_contiguous:
+        trace.scattered.add(node)
+    return node
 
 
 def array_node(like: Node, value: ArrayValue, dtype: str) -> Node:

@@ -64,6 +64,7 @@ class Trace:
         self.words = WORDS[kind]
         self.namespace = namespace
         self.lifted: list[Any] = []
+        self.scattered: set[Node] = set()  # constants that do not lie in memory in order
         self.sources: dict[int, Any] = {}  # by id: the facts about tensors from outside
         self.name = name
         self.facts = dict(facts or {})
@@ -82,6 +83,7 @@ class Trace:
         self.in_backward = False
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked
+        self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
         self.assumed: list[Assumption] = []  # what the code asserts of values
         self.lacks = ""  # what the original does besides, in words; on its framework it runs itself
         self.is_once = False  # what was captured of its backward is no derivative's to be taken
@@ -195,14 +197,18 @@ def infix(op: Op, logic: Op | None = None) -> tuple[Any, Any]:
 class Value(Answers):
     """A symbolic value: a node of the graph under construction. It holds no numbers."""
 
-    __slots__ = ("__weakref__", "base", "is_certain", "node", "notes", "trace", "views")
+    __slots__ = (
+        "__weakref__", "base", "is_certain", "made", "node", "notes", "trace", "twin", "views",
+    )  # fmt: skip
     is_number = False  # that it stands for a Python number, though it is a tensor here
     __hash__ = Answers.__hash__
 
     def __init__(self, trace: Trace, node: Node) -> None:
         self.trace = trace
         self.node = node
+        self.made = node  # by which its memory was made; an update gives it another node
         self.base: Value | None = None  # what this is a view of
+        self.twin: weakref.ref[Value] | None = None  # what this is a copy of, or the same memory
         self.is_certain = True  # that it is a view: a library may have made a copy
         self.views: list[weakref.ref[Value]] = []
         self.notes: dict[str, Any] | None = None  # attributes that the user's code has set

@@ -1,0 +1,147 @@
+"""Attributes that code sets on tensors: read later in the same capture, kept for the caller on the
+code's own framework, and never silently missed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
+X = np.array([[0.3, -1.2, 0.6], [1.5, 0.25, -0.75]], np.float32)
+
+
+class Hardened(torch.autograd.Function):
+    """Rounds; what was rounded, and what it computed, are attributes of the result."""
+
+    @staticmethod
+    def forward(ctx: Any, soft: Any) -> Any:
+        hard = soft.round()
+        hard.soft, hard.tripled, hard.tag = soft, soft * 3, "hard"
+        return hard
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+class Scaling(torch.autograd.Function):
+    """Sets an attribute on its argument, which its backward reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        x.scale = 2.0
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * x.scale
+
+
+def reads_its_result(x: Any) -> Any:
+    hard = Hardened.apply(x)
+    return torch.sin(hard.soft) * hard.tripled if hard.tag == "hard" else hard
+
+
+def reads_its_argument(x: Any) -> Any:
+    return Scaling.apply(x) * x.scale
+
+
+def reads_what_it_set(x: Any) -> Any:
+    y = x * 2
+    y.sine, y.count = torch.sin(x), 3
+    y += 1  # the same tensor still
+    return y * y.sine * y.count
+
+
+def reads_none_of_a_view(x: Any) -> Any:
+    y = x * 2
+    y.times = 3.0
+    views = (y.view(2, 3), y.view_as(x), y.reshape(x.shape), y[...], y.detach())
+    return y * y.times + sum(view * getattr(view, "times", 1.0) for view in views)
+
+
+def soft_of(y: Any) -> Any:
+    return torch.sin(getattr(y, "soft", y))
+
+
+def pulled(backend: Any, function: Any) -> tuple[Any, Any]:
+    y, pullback = xg.vjp(function, backend.array(X))
+    return backend.numpy(y), backend.numpy(pullback(backend.array(np.ones_like(X)))[0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [reads_its_result, reads_its_argument, reads_what_it_set, reads_none_of_a_view],
+)
+def test_an_attribute_is_read_in_the_capture_that_it_was_set_in(
+    backend: Any, function: Any
+) -> None:
+    x = torch.tensor(X, requires_grad=True)
+    y = function(x)
+    y.sum().backward()
+    value, gradient = pulled(backend, xg.function(function))
+    np.testing.assert_allclose(value, y.detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(gradient, x.grad.numpy(), rtol=1e-5)
+
+
+def test_the_attributes_of_a_result_are_kept_on_torch_and_left_out_elsewhere(backend: Any) -> None:
+    hard = xg.from_autograd_function(Hardened)(backend.array(X))
+    np.testing.assert_array_equal(backend.numpy(hard), X.round())
+    if backend.name == "torch":
+        assert hard.tag == "hard"
+        assert torch.equal(hard.soft, torch.tensor(X))
+    else:
+        with pytest.raises(AttributeError):
+            _ = hard.soft
+
+
+def test_the_attribute_of_an_argument_is_read_by_its_backward(backend: Any) -> None:
+    value, gradient = pulled(backend, xg.from_autograd_function(Scaling))
+    np.testing.assert_allclose(value, np.sin(X), rtol=1e-6)
+    np.testing.assert_array_equal(gradient, np.full_like(X, 2))
+
+
+def test_no_default_stands_for_an_attribute_that_was_left_out(backend: Any) -> None:
+    function = xg.function(soft_of)
+    hard = xg.from_autograd_function(Hardened)(backend.array(X))
+    if backend.name == "torch":
+        np.testing.assert_allclose(function(hard), np.sin(X), rtol=1e-6)
+    else:
+        with pytest.raises(xg.TraceError, match=r"'soft_of' looks for .soft of an argument"):
+            function(hard)
+
+
+def test_what_the_caller_has_set_is_seen_at_each_call() -> None:
+    function = xg.function(soft_of)
+    x = torch.tensor(X)
+    assert torch.equal(function(x), torch.sin(x))
+    x.soft = torch.ones(2, 3)
+    assert torch.equal(function(x), torch.sin(torch.ones(2, 3)))
+    del x.soft
+    assert torch.equal(function(x), torch.sin(x))
+
+
+def test_an_attribute_that_is_no_value_is_refused_off_torch() -> None:
+    class Listed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = x * 3
+            y.parts = [x, y]
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 3
+
+    function = xg.from_autograd_function(Listed)
+    assert len(function(torch.tensor(X)).parts) == 2
+    with pytest.raises(xg.TraceError, match=r"py:\d+\) sets an attribute 'parts'.*to a list"):
+        function(X)

@@ -1,0 +1,96 @@
+"""What torch selects by order, as it does: medians, places among boundaries, running extremes, the
+largest of what is scattered to one place; shifts of wide integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
+NAN = float("nan")
+X = np.array([[0.3, -1.2, 0.6, 0.3], [1.5, NAN, -0.75, 1.5], [0.6, 1.0, -1.0, 2.0]], np.float32)
+INDEX = torch.tensor([[0, 0, 1, 2], [1, 1, 1, 0], [2, 0, 0, 1]])
+
+
+def medians(x: Any) -> Any:
+    values, places = x.median(1, keepdim=True)
+    return x.median(), values, places, x[:, :3].median(dim=-1).values
+
+
+def among_boundaries(x: Any) -> Any:
+    edges = torch.tensor([-1.0, 0.3, 1.5])
+    unordered = torch.tensor([2.0, 0.3, -1.5, 0.6])  # by halves, whatever that gives
+    return (
+        torch.bucketize(x, edges),
+        torch.searchsorted(edges, x, side="right"),
+        torch.bucketize(x, unordered),
+        torch.searchsorted(x[:1, :2].abs().sort(1)[0], x[:1]),
+    )
+
+
+def running_extremes(x: Any) -> Any:
+    largest, places = x.cummax(1)
+    return largest, places, torch.cummin(x, dim=0)[1]
+
+
+def scattered(x: Any) -> Any:
+    zeros, ones = torch.zeros(3, 4), torch.ones(3, 4)
+    return (
+        zeros.scatter_reduce(0, INDEX, x, "amax"),
+        zeros.scatter_reduce(1, INDEX, x, "amin", include_self=False),
+        ones.scatter_reduce(0, INDEX, x, "mean"),
+        ones.scatter_reduce(0, INDEX[:2], x, "mean", include_self=False),
+        ones.scatter_reduce(0, INDEX, x, "sum", include_self=False),
+    )
+
+
+def shifted(x: Any) -> Any:
+    return (x > 0).long() << 5 >> 3, (x > 0).int() << 3
+
+
+def shifted_far(x: Any) -> Any:
+    wide = (x > 0).long() * 2**40
+    return wide >> 3, wide << 2
+
+
+def make(forward: Any) -> Any:
+    """Return the Function of a class with this forward."""
+    methods = {
+        "forward": staticmethod(lambda ctx, x: forward(x)),
+        "backward": staticmethod(lambda ctx, *grads: torch.zeros(3, 4)),
+    }
+    return xg.from_autograd_function(type("Of", (torch.autograd.Function,), methods))
+
+
+@pytest.mark.parametrize(
+    "forward", [medians, among_boundaries, running_extremes, scattered, shifted]
+)
+def test_a_class_selects_what_torch_selects(backend: Any, forward: Any) -> None:
+    found = make(forward)(backend.array(X))
+    for ours, own in zip(found, forward(torch.tensor(X)), strict=True):
+        numbers = backend.numpy(ours)
+        np.testing.assert_allclose(numbers, own.numpy(), rtol=1e-6)
+        assert numbers.shape == own.shape
+        assert numbers.dtype == own.numpy().dtype or backend.name == "jax"  # of 32 bits by default
+
+
+def test_wide_integers_are_shifted_as_such(backend: Any) -> None:
+    if backend.name == "jax":
+        pytest.skip("jax has integers of 32 bits unless it is told to")
+    found = make(shifted_far)(backend.array(X))
+    for ours, own in zip(found, shifted_far(torch.tensor(X)), strict=True):
+        np.testing.assert_array_equal(backend.numpy(ours), own.numpy())
+
+
+def test_a_gradient_that_torch_divides_among_equal_elements_is_not_derived() -> None:
+    def largest(x: Any) -> Any:
+        return torch.zeros(3, 4).scatter_reduce(0, INDEX, x, "amax")
+
+    with pytest.raises(xg.TraceError, match="derives"):
+        xg.function(largest)(X)
