@@ -22,7 +22,7 @@ from multigrad import ops
 from multigrad.capture.tracer import V
 from multigrad.errors import MultigradError, TraceError
 from multigrad.ir import questions
-from multigrad.ir.graph import Node
+from multigrad.ir.graph import Node, Region
 from multigrad.ir.types import INT32, SCALAR_SHAPE, T
 from multigrad.passes.facts import needed_shapes, shape_fact
 from multigrad.tracing import xp_all as xp
@@ -335,12 +335,27 @@ def _nodes_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
         else:
             done[key] = (
                 same
-                and a.attrs == b.attrs
+                and _attrs_alike(a, b, done)
                 and all(
                     _nodes_alike(x, y, done) for x, y in zip(a.operands, b.operands, strict=True)
                 )
             )
     return done[key]
+
+
+def _attrs_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
+    """Return whether two nodes of one op have the same attributes, their regions alike."""
+    for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
+        if not isinstance(one, Region):
+            if one != other:
+                return False
+            continue
+        pairs = list(zip(one.graph.outputs, other.graph.outputs, strict=False))
+        if len(pairs) != len(one.graph.outputs) or one.graph.inputs != other.graph.inputs:
+            return False
+        if not all(_nodes_alike(x, y, done) for x, y in pairs):
+            return False
+    return True
 
 
 def _numbers_alike(wide: Any, single: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from .. import ops
-from ..errors import UnsupportedOp
+from ..errors import TraceError, UnsupportedOp
 from ..ir.graph import Graph
 from ..ir.types import Type, is_float
 from ..passes.residuals import Cut, Roles, cut_residuals, keep_inputs
@@ -97,7 +97,7 @@ class FunctionGraph:
             return False  # where none is even read, the answer is of no use
         try:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
-        except UnsupportedOp:
+        except (UnsupportedOp, TraceError):
             return False
         return derivative.outputs == self.backward.outputs
 

@@ -19,10 +19,21 @@ import numpy as np
 from .. import ops
 from ..errors import FormatError, suggest
 from ..ir.array_values import MOST_ELEMENTS, ArrayValue, freeze
-from ..ir.graph import Graph, Location, Node, make_node
+from ..ir.graph import Graph, Location, Node, Region, make_node
 from ..ir.op import Op
-from ..ir.types import BOOL_SCALAR, FLOAT_SCALAR, INT_SCALAR, KEY, Type
-from ..ops.attributes import is_name
+from ..ir.types import (
+    BOOL_SCALAR,
+    DTYPES,
+    FLOAT_SCALAR,
+    INPUT_SHAPE,
+    INT_SCALAR,
+    KEY,
+    SCALAR_SHAPE,
+    UNKNOWN,
+    T,
+    Type,
+)
+from ..ops.attributes import REGION, is_name
 from .bounds import check_bounds
 from .verify import InvalidGraph, verify
 
@@ -36,6 +47,15 @@ LARGEST_INDEX = 1 << 32
 _INTEGERS = (f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 ARRAY_DTYPES = ("bool", *_INTEGERS, "float32", "float64")
 SPECIAL_FLOATS = ("nan", "inf", "-inf", "-0.0")
+DEEPEST_REGION = 4
+REGION_TYPES = (
+    FLOAT_SCALAR, INT_SCALAR, BOOL_SCALAR,
+    *(
+        Type("tensor", dtype, shape)
+        for dtype in (T, *DTYPES)
+        for shape in (INPUT_SHAPE, UNKNOWN, SCALAR_SHAPE)
+    ),
+)  # fmt: skip
 PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
 # The index of `take` is as long as its result.
 LONG_ATTRS = {"indices": MOST_ELEMENTS}
@@ -245,6 +265,8 @@ def _encode_node(
             if not same:
                 arrays.append(value)
             attrs[name] = {"array": same[0] if same else len(arrays) - 1}
+        elif isinstance(value, Region):
+            attrs[name] = {"graph": encode_graph(value.graph, arrays)}
         else:
             attrs[name] = encode_value(value)
     data: dict[str, Data] = {"op": node.op.name}
@@ -270,32 +292,47 @@ def decode_graph(
     Raises:
         FormatError: it is no legal graph, or it could take more memory than its input explains.
     """
-    values: list[Node] = []
-    for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
-        pair = read_list(item, f"{where}.inputs", 2)
-        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
-        if own not in inputs:
-            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
-        type_ = decode_type(pair[1], f"{where}.inputs: {own}", (inputs[own],))
-        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
-    given = tuple(values)
-    if len(set(given)) < len(given):
-        fail(f"{where}.inputs", "two inputs have the same name")
-    locations: dict[Node, Location] = {}
-    for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
-        node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays)
-        values.append(node)
-        if "at" in item:
-            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
-    outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
-    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
-    graph = Graph(name, given, picked, locations)
+    legal = {own: (type_,) for own, type_ in inputs.items()}
+    graph = _decode_graph(data, where, name, arrays, legal, DEEPEST_REGION)
     try:
         verify(graph)
         check_bounds(graph)
     except InvalidGraph as error:
         fail(where, str(error))
     return graph
+
+
+def _decode_graph(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue],
+    inputs: Mapping[str, Sequence[Type]] | None, depth: int,
+) -> Graph:  # fmt: skip
+    """Return a graph that is not verified.
+
+    Args:
+        inputs: the types of each input that it may have; None: a region, which may have any.
+        depth: how deep regions may lie in it.
+    """
+    values: list[Node] = []
+    for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
+        pair = read_list(item, f"{where}.inputs", 2)
+        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
+        if inputs is not None and own not in inputs:
+            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
+        legal = REGION_TYPES if inputs is None else inputs[own]
+        type_ = decode_type(pair[1], f"{where}.inputs: {own}", legal)
+        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
+    given = tuple(values)
+    if len({node.attr("name") for node in given}) < len(given):
+        fail(f"{where}.inputs", "two inputs have the same name")
+    locations: dict[Node, Location] = {}
+    for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
+        node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays, depth)
+        values.append(node)
+        if "at" in item:
+            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
+    outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
+    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
+    return Graph(name, given, picked, locations)
 
 
 def _decode_index(data: Data, where: str, count: int) -> int:
@@ -313,13 +350,15 @@ def _decode_place(data: Data, where: str) -> Location:
 
 def _decode_op(data: Data, where: str) -> Op:
     op = ops.OPS.get(data) if type(data) is str else None
-    if op is None or (op in ops.STRUCTURE and op is not ops.CONST):
+    if op in (None, ops.INPUT, ops.CALL):
         like = suggest(data, ops.OPS) if type(data) is str else ""
         fail(where, f"{describe(data)} is no op that this version knows{like}")
     return op
 
 
-def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue]) -> Node:
+def _decode_node(
+    data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue], depth: int
+) -> Node:
     fields = read_fields(data, where, ("op", "type"), ("of", "attrs", "at"))
     op = _decode_op(fields["op"], where)
     operands = [
@@ -330,7 +369,12 @@ def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[Ar
     if len(operands) < expected or (len(operands) > expected and not op.variadic):
         fail(where, f"{op.name} takes {expected} operands, got {len(operands)}")
     given = read_fields(fields.get("attrs", {}), where, tuple(op.attrs))
-    attrs = {name: _decode_attr(op, name, given[name], where, arrays) for name in op.attrs}
+    attrs = {
+        name: _decode_region(given[name], where, name, arrays, depth)
+        if op.attrs[name] is REGION
+        else _decode_attr(op, name, given[name], where, arrays)
+        for name in op.attrs
+    }
     if op is ops.CONST:
         type_ = _number_type(attrs["value"], where)
     elif operands and all(operand.op is ops.CONST for operand in operands):
@@ -338,6 +382,17 @@ def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[Ar
     else:
         type_ = _result_type(op, operands, attrs, where)
     return make_node(op, operands, attrs, decode_type(fields["type"], where, (type_,)))
+
+
+def _decode_region(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], depth: int
+) -> Region:
+    where = f"{where}.{name}"
+    if depth == 0:
+        fail(where, "its loops are nested too deep")
+    graph = read_fields(data, where, ("graph",))["graph"]
+    fields = read_fields(graph, where, ("inputs", "nodes", "outputs"))
+    return Region(_decode_graph(fields, where, name, arrays, None, depth - 1))
 
 
 def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[ArrayValue]) -> Any:
