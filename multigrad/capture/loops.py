@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..ground.trees import optree
 from ..ir.graph import Graph, Node, Region, make_node, walk
-from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type
+from ..ir.types import BOOL, INPUT_SHAPE, INT32, SCALAR_SHAPE, UNKNOWN, T, Type
 from ..ops.loops import keeps
 from ..passes.facts import needed_shapes
 from ..passes.simplify import simplify, substitute
@@ -24,7 +25,7 @@ from ..tracing.axes import known_shape
 from ..tracing.calls import drop_calls
 from ..tracing.coercion import NeedsConcrete
 from ..tracing.constants import lift_array
-from ..tracing.trace import Trace, Value, apply
+from ..tracing.trace import Trace, Value, apply, lift
 
 Tensors = Sequence[Value]
 _serials = itertools.count()
@@ -71,6 +72,82 @@ def record_loop(
             for type_, other in zip(types, new, strict=True)
         ]
     return loop_values(trace, [*(value.node for value in initial), *constants], *regions)
+
+
+def carry(
+    trace: Trace,
+    values: Sequence[Any],
+    goes_on: Callable[..., Any],
+    step: Callable[..., Any],
+    most: int | None,
+) -> Any:
+    """Return what a loop's variables are at its end, tensors and numbers in any structure.
+
+    Args:
+        most: it turns no more than this.
+
+    Raises:
+        TypeError: a turn changes a structure, a dtype or a shape, asserts something or draws.
+    """
+    leaves, tree = optree.tree_flatten([*values, 0], none_is_leaf=True)
+    dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
+
+    def condition(carried: Tensors) -> Value:
+        *own, count = optree.tree_unflatten(tree, carried)
+        found = goes_on(*own)
+        if not isinstance(found, Value) or found.ndim:
+            raise TypeError(f"a loop whose condition is no bool without axes: {found!r:.60}")
+        return found if most is None else xp.logical_and(count < most, found)
+
+    def turn(carried: Tensors) -> list[Value]:
+        *own, count = optree.tree_unflatten(tree, carried)
+        after, other = optree.tree_flatten([*step(*own), count + 1], none_is_leaf=True)
+        if other != tree:
+            raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
+        for i, (leaf, dtype) in enumerate(zip(after, dtypes, strict=True)):
+            given = leaf.node.type if isinstance(leaf, Value) else None
+            if is_number(leaves[i]) and given and given.kind == "tensor" and given.dtype != dtype:
+                raise Other(i, given.dtype)
+        return [as_tensor(trace, x, dtype) for x, dtype in zip(after, dtypes, strict=True)]
+
+    for _ in leaves:
+        initial = [as_tensor(trace, x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+        try:
+            found = record_loop(trace, initial, condition, turn)
+        except Other as other:  # what a number becomes where it meets tensors
+            dtypes[other.position] = other.dtype
+        else:
+            return optree.tree_unflatten(tree, found)[:-1]
+    raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
+
+
+class Other(Exception):
+    """A number is of another dtype after a turn than was thought."""
+
+    def __init__(self, position: int, dtype: str) -> None:
+        super().__init__(position, dtype)
+        self.position = position
+        self.dtype = dtype
+
+
+def is_number(leaf: Any) -> bool:
+    """Return whether a leaf takes the dtype of what it meets."""
+    if isinstance(leaf, Value):
+        return leaf.node.type.kind == "scalar"
+    return isinstance(leaf, bool | int | float)
+
+
+def guess_dtype(trace: Trace, leaf: Any) -> str:
+    """Return the dtype of a leaf, of a number that of its kind."""
+    type_ = (leaf.node if isinstance(leaf, Value) else lift(trace, leaf)).type
+    kinds = {"bool": BOOL, "int": INT32, "float": T}
+    return type_.dtype if type_.kind == "tensor" else kinds[type_.dtype]
+
+
+def as_tensor(trace: Trace, leaf: Any, dtype: str) -> Value:
+    """Return a leaf as a tensor; a number in this dtype."""
+    value = leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
+    return filled(trace, value, dtype, ()) if value.node.type.kind == "scalar" else value
 
 
 def loop_values(
@@ -194,7 +271,10 @@ def _regions(
     own.
     """
     named = [
-        *((f"carry_{i}", node, type_) for i, (node, type_) in enumerate(zip(carry, types, strict=True))),
+        *(
+            (f"carry_{i}", node, type_)
+            for i, (node, type_) in enumerate(zip(carry, types, strict=True))
+        ),
         *((f"constant_{i}", node, plain(node.type)) for i, node in enumerate(constants)),
     ]
     given = {node: make_node(ops.INPUT, (), {"name": n}, type_) for n, node, type_ in named}
@@ -204,9 +284,7 @@ def _regions(
     )
 
 
-def _region(
-    name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace
-) -> Region:
+def _region(name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace) -> Region:
     graph = substitute(Graph(name, (), tuple(outputs), trace.locations), given)
     places = {node: where for node, where in graph.locations.items() if node in graph.nodes}
     return Region(simplify(Graph(name, tuple(given.values()), graph.outputs, places)))

@@ -24,7 +24,8 @@ from ..backend.fast import disabled
 from ..errors import UnsupportedOp
 from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node, Region, count_uses
-from ..ir.types import BOOL, UNKNOWN, T
+from ..ir.types import BOOL, UNKNOWN, T, is_float
+from ..ops.loops import OF_A_LOOP
 from ..ops.results import OWNING
 from ..passes.scalars import scalar_function, symbol_function
 from ..passes.simplify import is_elementwise
@@ -38,7 +39,7 @@ COMPARISON, UNARY, ATOM = 1, 7, 9
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
 
 
-@dataclass(slots=True)
+@dataclass
 class Emission:
     """What is being emitted for one backend: the names bound so far.
 
@@ -54,6 +55,12 @@ class Emission:
     serials: dict[str, itertools.count[int]] = field(default_factory=dict)
     regions: dict[Region, str] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
+
+    @functools.cached_property
+    def once(self) -> Any:
+        """What refuses a derivative of what a loop gave, where the framework would take one."""
+        forbid = self.backend.autodiff.forbid_derivative
+        return None if forbid is None else forbid(f"rule {self.rule!r}: {OF_A_LOOP}")
 
     def define(self, region: Region, *, single: bool) -> str:
         """Return the name of the function that computes a region, its only result or a tuple. It is
@@ -169,7 +176,10 @@ class _Writer:
             name = self.loops[node.operands, condition, body] = self.fresh()
             call = self.emission.bind("while_loop", run)
             self.lines.append(f"{name} = {call}({carry}, {constants}, {test}, {turn})")
-        return f"{name}[{node.attr('position')}]"
+        result = f"{name}[{node.attr('position')}]"
+        if is_float(node.type) and self.emission.once is not None:
+            return f"{self.emission.bind('once', self.emission.once)}({result})"
+        return result
 
     def fresh(self, letter: str = "v") -> str:
         """Return an unused name for a temporary."""

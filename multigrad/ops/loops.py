@@ -17,6 +17,11 @@ from .numerics import Array, as_numpy_dtype
 from .table import Cotangents, op
 
 Function = Callable[..., Any]
+OF_A_LOOP = (
+    "the derivative of a loop that goes on by values, which has none: how many turns reverse mode "
+    "would keep is not known. Give the function a gradient of its own, or the loop a number of "
+    "turns that is known"
+)
 
 
 # --- its type -------------------------------------------------------------------------------------
@@ -116,13 +121,7 @@ def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) ->
     Raises:
         TraceError: always.
     """
-    where = y.trace.locations.get(y.node)
-    raise y.trace.error(
-        "takes the derivative in reverse mode of a loop that goes on by values: how many turns it "
-        "would have to keep is not known. Give the function a gradient of its own, or the loop a "
-        "number of turns that is known",
-        where,
-    )
+    raise y.trace.error(f"takes {OF_A_LOOP}", y.trace.locations.get(y.node))
 
 
 WHILE_LOOP = op(
