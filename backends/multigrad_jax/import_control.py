@@ -181,7 +181,7 @@ def _by_values(
     run: Run, scope: Scope, equation: Any, for_test: list[Operand], for_body: list[Operand],
     carry: list[Operand],
 ) -> list[Operand]:  # fmt: skip
-    """A loop that values end. Where `vmap` made one of several, each with a condition of its own, it
+    """A loop that values end. Where `vmap` made one of several, each with its own condition, it
     goes on while one of them does, and those that have ended keep what they carry, as in jax's
     lowering (jax/_src/lax/control_flow/loops.py).
     """

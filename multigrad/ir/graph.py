@@ -95,10 +95,8 @@ class Region:
 
     def __post_init__(self) -> None:
         graph = self.graph
-        text = format_graph(Graph(graph.name, graph.inputs, graph.outputs))
-        object.__setattr__(
-            self, "digest", hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        )
+        text = format_graph(Graph(graph.name, graph.inputs, graph.outputs)).encode()
+        object.__setattr__(self, "digest", hashlib.blake2b(text, digest_size=16).hexdigest())
 
     def __repr__(self) -> str:
         return f"<{self.graph.name} {self.digest}>"

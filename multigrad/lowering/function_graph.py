@@ -90,6 +90,12 @@ class FunctionGraph:
         return None if node is None else node.type
 
     @property
+    def is_once(self) -> bool:
+        """Whether no derivative of the backward may be taken: one of a loop has none."""
+        loops = (node for node in self.backward.nodes if node.op is ops.WHILE_LOOP)
+        return not self.second_order or any(is_float(node.type) for node in loops)
+
+    @property
     def is_derivative(self) -> bool:
         """Whether the backward is the forward's true derivative, node by node."""
         computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]

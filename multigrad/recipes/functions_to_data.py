@@ -15,10 +15,9 @@ from ..ground.trees import optree
 from ..ir.array_values import ArrayValue
 from ..ir.types import FLOATS, T
 from ..lowering.function_graph import FunctionGraph
+from ..passes.fields import encode_array, encode_value
 from ..passes.serialize import (
-    encode_array,
     encode_graph,
-    encode_value,
 )
 from ..passes.simplify import rename_inputs
 from ..tracing.trace import NeedsConcrete

@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from .. import ops
 from ..active.reads import reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf
@@ -182,9 +181,7 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
-        loops = any(n.op is ops.WHILE_LOOP and is_float(n.type) for n in graphs.backward.nodes)
-        is_once = loops or not graphs.second_order
-        if self.is_imported and recorded.second_order and is_once:
+        if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(self.facts)
