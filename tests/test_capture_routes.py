@@ -176,7 +176,6 @@ def _doubled(x: Any) -> Any:
         ("jax.numpy.fft.rfft", lambda jax, x: jax.numpy.fft.rfft(x).real),
         ("jax.numpy.linalg.svd", lambda jax, x: jax.numpy.linalg.svd(x)[0]),
         ("jax.numpy.nonzero", lambda jax, x: x * jax.numpy.nonzero(x)[0][0]),
-        ("jax.lax.while_loop", lambda jax, x: jax.lax.while_loop(_is_low, _doubled, x)),
     ],
 )
 def test_a_name_without_an_op_is_named_with_its_place_and_a_way_out(

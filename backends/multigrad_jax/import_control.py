@@ -165,11 +165,11 @@ def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> li
     turns = 0
     mapped = tuple(test.out_avals[0].shape)
     if mapped:
-        return _by_values(run, scope, equation, for_test, for_body, carry)
+        return _by_values(run, scope, equation, [for_test, for_body, carry])
     while True:
         (goes_on,) = run_closed(run, scope, test, [*for_test, *carry])
         if goes_on.known is None:
-            return _by_values(run, scope, equation, for_test, for_body, carry)
+            return _by_values(run, scope, equation, [for_test, for_body, carry])
         if not goes_on.known:
             return carry
         turns += 1
@@ -178,13 +178,13 @@ def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> li
 
 
 def _by_values(
-    run: Run, scope: Scope, equation: Any, for_test: list[Operand], for_body: list[Operand],
-    carry: list[Operand],
-) -> list[Operand]:  # fmt: skip
+    run: Run, scope: Scope, equation: Any, given: Sequence[list[Operand]]
+) -> list[Operand]:
     """A loop that values end. Where `vmap` made one of several, each with its own condition, it
     goes on while one of them does, and those that have ended keep what they carry, as in jax's
     lowering (jax/_src/lax/control_flow/loops.py).
     """
+    for_test, for_body, carry = given
     params = equation.params
     mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)
     avals = [variable.aval for variable in equation.outvars]
@@ -204,8 +204,8 @@ def _by_values(
         return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
 
     def turn(values: Sequence[Any]) -> list[Any]:
-        given = [*for_body, *operands(values)]
-        after = tensors(run_closed(run, scope, params["body_jaxpr"], given))
+        arguments = [*for_body, *operands(values)]
+        after = tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
         if not mapped:
             return after
         active = each_goes_on(values)

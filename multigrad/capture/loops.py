@@ -26,6 +26,7 @@ from ..tracing.calls import drop_calls
 from ..tracing.coercion import NeedsConcrete
 from ..tracing.constants import lift_array
 from ..tracing.trace import Trace, Value, apply, lift
+from .parts import rank
 
 Tensors = Sequence[Value]
 _serials = itertools.count()
@@ -95,7 +96,7 @@ def carry(
     def condition(carried: Tensors) -> Value:
         *own, count = optree.tree_unflatten(tree, carried)
         found = goes_on(*own)
-        if not isinstance(found, Value) or found.ndim:
+        if not isinstance(found, Value) or rank(found):
             raise TypeError(f"a loop whose condition is no bool without axes: {found!r:.60}")
         return found if most is None else xp.logical_and(count < most, found)
 

@@ -99,7 +99,7 @@ def meaning_of(region: Region) -> Function:
     def compute(*values: Array) -> tuple[Array, ...]:
         graph = region.graph
         done: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
-        like = next((v for n, v in done.items() if n.type.dtype == T), None)
+        like: Any = next((v for n, v in done.items() if n.type.dtype == T), None)
         for node in graph.nodes:
             if node.op.name == "const":
                 done[node] = node.attr("value")

@@ -140,7 +140,7 @@ def decode_graph(
         FormatError: it is no legal graph, or it could take more memory than its input explains.
     """
     legal = {own: (type_,) for own, type_ in inputs.items()}
-    graph = _decode_graph(data, where, name, arrays, legal, DEEPEST_REGION)
+    graph = _decode_graph(data, where, name, arrays, inputs=legal, depth=DEEPEST_REGION)
     try:
         verify(graph)
         check_bounds(graph)
@@ -239,7 +239,7 @@ def _decode_region(
         fail(where, "its loops are nested too deep")
     graph = read_fields(data, where, ("graph",))["graph"]
     fields = read_fields(graph, where, ("inputs", "nodes", "outputs"))
-    return Region(_decode_graph(fields, where, name, arrays, None, depth - 1))
+    return Region(_decode_graph(fields, where, name, arrays, inputs=None, depth=depth - 1))
 
 
 def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[ArrayValue]) -> Any:
