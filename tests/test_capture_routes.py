@@ -161,14 +161,6 @@ def test_a_branch_on_a_value_stays_an_error(captured: Callable[..., xg.Rule]) ->
         captured(rule)(None, G, X)
 
 
-def _is_low(x: Any) -> Any:
-    return x.sum() < 9
-
-
-def _doubled(x: Any) -> Any:
-    return x * 2 + 1
-
-
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize(
     ("name", "call"),

@@ -16,7 +16,7 @@ from jax.extend import core
 from multigrad.capture import control
 from multigrad.capture.control import MOST_OPERATIONS
 from multigrad.capture.loops import filled, record_loop
-from multigrad.ir.types import DTYPES, T, is_float
+from multigrad.ir.types import DTYPES, INT64, T, is_float
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import cast
 
@@ -226,6 +226,8 @@ def _by_values(
 def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
     """Return a tensor of the dtype and the shape of what a loop carries."""
     shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
+    if operand.value.node.type.dtype == INT64:  # as an argument may be; integers made here are not
+        dtype = INT64
     if dtype not in (T, *DTYPES):
         raise Unknown(f"a loop that carries {dtype}")
     if operand.value.node.type.kind == "scalar":
