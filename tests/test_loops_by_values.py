@@ -130,6 +130,19 @@ def test_a_series_with_a_derivative_of_its_own(backend: Any) -> None:
         np.testing.assert_allclose(gradient, np.sin(x) / x, rtol=eps)
 
 
+@pytest.mark.backends("torch")
+def test_jaxs_own_function_with_a_loop_keeps_its_gradient(backend: Any) -> None:
+    def around(x: Any) -> Any:
+        return jax.scipy.special.hyp1f1(0.5, 1.5, x) * x
+
+    own = xg.function(around, native=False)
+    x = np.array([0.5, -2.0, 3.0], "float32")
+    expected, pull = jax.vjp(around, jnp.asarray(x))
+    result, gradient = backend.vjp(own, x, np.ones_like(x))
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, pull(jnp.ones_like(expected))[0], rtol=1e-5)
+
+
 def test_one_loop_runs_for_all_that_is_read_of_it() -> None:
     own = with_sign(halve)
     own(X)

@@ -29,6 +29,7 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
+from .custom_functions import is_recorded
 from .import_control import CONTROL
 from .import_convolutions import CONVOLUTIONS
 from .import_custom import CALLED, Called, reading
@@ -36,7 +37,7 @@ from .import_elementwise import ELEMENTS
 from .import_linalg import LINALG, OWN
 from .import_places import PLACES
 from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
-from .importer import with_own_gradient
+from .importer import own_gradient
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
@@ -293,7 +294,8 @@ def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]
     called: Called = equation.params["called"]
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
-    own, asked = with_own_gradient(called.function), questions.count()
+    own = None if is_recorded(called.function) else own_gradient(called.function)
+    asked = questions.count()
     if own is not None:
         args, kwargs = called.arguments(values)
         try:

@@ -99,7 +99,7 @@ def meaning_of(region: Region) -> Function:
     def compute(*values: Array) -> tuple[Array, ...]:
         graph = region.graph
         done: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
-        like: Any = next((v for n, v in done.items() if n.type.dtype == T), None)
+        tells = [value for node, value in done.items() if node.type.dtype == T]
         for node in graph.nodes:
             if node.op.name == "const":
                 done[node] = node.attr("value")
@@ -107,8 +107,8 @@ def meaning_of(region: Region) -> Function:
                 attrs = dict(node.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):
                     named = "float32" if attrs["dtype"] == T else attrs["dtype"]
-                    is_own = attrs["dtype"] == T and like is not None
-                    attrs["dtype"] = like.dtype if is_own else as_numpy_dtype(named)
+                    is_own = attrs["dtype"] == T and tells
+                    attrs["dtype"] = tells[0].dtype if is_own else as_numpy_dtype(named)
                 done[node] = node.op.numpy(*(done[o] for o in node.operands), **attrs)
         return tuple(done[node] for node in graph.outputs)
 
