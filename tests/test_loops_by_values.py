@@ -254,3 +254,17 @@ def test_jax_maps_over_a_loop() -> None:
     own = with_sign(halve)
     x = jnp.asarray(X, "float32")
     np.testing.assert_array_equal(jax.vmap(own)(x), jnp.stack([halve(row) for row in x]))
+
+
+@pytest.mark.needs("torch")
+def test_torch_exports_the_loop_and_not_its_turns() -> None:
+    torch: Any = pytest.importorskip("torch")
+    own = with_sign(halve)
+
+    class Halving(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return own(x) + 1
+
+    exported = torch.export.export(Halving(), (torch.tensor([3.0, 0.5]),)).module()
+    x = np.array([300.0, 0.5], "float32")  # more turns than the example takes
+    np.testing.assert_array_equal(exported(torch.tensor(x)), original(halve, x) + 1)
