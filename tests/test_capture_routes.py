@@ -161,14 +161,6 @@ def test_a_branch_on_a_value_stays_an_error(captured: Callable[..., xg.Rule]) ->
         captured(rule)(None, G, X)
 
 
-def _is_low(x: Any) -> Any:
-    return x.sum() < 9
-
-
-def _doubled(x: Any) -> Any:
-    return x * 2 + 1
-
-
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize(
     ("name", "call"),
@@ -176,7 +168,6 @@ def _doubled(x: Any) -> Any:
         ("jax.numpy.fft.rfft", lambda jax, x: jax.numpy.fft.rfft(x).real),
         ("jax.numpy.linalg.svd", lambda jax, x: jax.numpy.linalg.svd(x)[0]),
         ("jax.numpy.nonzero", lambda jax, x: x * jax.numpy.nonzero(x)[0][0]),
-        ("jax.lax.while_loop", lambda jax, x: jax.lax.while_loop(_is_low, _doubled, x)),
     ],
 )
 def test_a_name_without_an_op_is_named_with_its_place_and_a_way_out(

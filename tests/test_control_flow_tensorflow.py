@@ -103,7 +103,7 @@ def test_a_branch_that_is_not_taken_gives_no_nan() -> None:
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "by values": (
         lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 10, lambda y: [y + 1], [x])[0],
-        "a loop that goes on by the values",
+        "derivative of a loop that goes on by values",
     ),
     "too many turns": (
         lambda x: tf.while_loop(lambda i, y: i < 9000, lambda i, y: (i + 1, y / 2), (0, x))[1],

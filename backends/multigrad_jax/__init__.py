@@ -16,6 +16,7 @@ from . import (
     host,
     importer,
     isolate,
+    loops,
     ops,
     random,
     vjp,
@@ -38,6 +39,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
+        while_loop=loops.while_loop,
     ),
     autodiff=Autodiff(
         render=attach.render,

@@ -1,11 +1,12 @@
 """What each primitive of a jaxpr means that holds other jaxprs; see `import_jaxpr.py`.
 
-A branch by values computes all its ways and chooses among the results, a loop is unrolled, as in
-`multigrad/capture/control.py`.
+A branch by values computes all its ways and chooses among the results, a loop of a known number of
+turns is unrolled, as in `multigrad/capture/control.py`; one that values end is recorded as a loop.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +15,13 @@ from jax.extend import core
 
 from multigrad.capture import control
 from multigrad.capture.control import MOST_OPERATIONS
-from multigrad.ir.types import is_float
+from multigrad.capture.loops import filled, record_loop
+from multigrad.ir.types import DTYPES, INT64, T, is_float
 from multigrad.tracing import xp_all as xp
+from multigrad.tracing.trace import cast
 
 from .import_elementwise import repeated
-from .import_primitives import Operand, Scope, Unknown
+from .import_primitives import Operand, Scope, Unknown, integers
 
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
 Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
@@ -150,7 +153,7 @@ def _stack(scope: Scope, column: list[Operand], shape: tuple[Any, ...]) -> Opera
 
 
 def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """A loop that goes on by numbers that are known, unrolled."""
+    """A loop, unrolled as long as it goes on by numbers that are known."""
     params = equation.params
     test, body = params["cond_jaxpr"], params["body_jaxpr"]
     ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -160,15 +163,77 @@ def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> li
         operands[ends[1] :],
     )
     turns = 0
+    mapped = tuple(test.out_avals[0].shape)
+    if mapped:
+        return _by_values(run, scope, equation, [for_test, for_body, carry])
     while True:
         (goes_on,) = run_closed(run, scope, test, [*for_test, *carry])
         if goes_on.known is None:
-            raise Unknown("a loop that goes on by values, as in lax.while_loop")
+            return _by_values(run, scope, equation, [for_test, for_body, carry])
         if not goes_on.known:
             return carry
         turns += 1
         check_size(turns, body, "loop")
         carry = run_closed(run, scope, body, [*for_body, *carry])
+
+
+def _by_values(
+    run: Run, scope: Scope, equation: Any, given: Sequence[list[Operand]]
+) -> list[Operand]:
+    """A loop that values end. Where `vmap` made one of several, each with its own condition, it
+    goes on while one of them does, and those that have ended keep what they carry, as in jax's
+    lowering (jax/_src/lax/control_flow/loops.py).
+    """
+    for_test, for_body, carry = given
+    params = equation.params
+    mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)
+    avals = [variable.aval for variable in equation.outvars]
+    examples = dict(scope.examples)
+
+    def tensors(operands: Sequence[Operand]) -> list[Any]:
+        return [as_carried(scope, o, aval) for o, aval in zip(operands, avals, strict=True)]
+
+    def operands(values: Sequence[Any]) -> list[Operand]:
+        return [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=True)]
+
+    def each_goes_on(values: Sequence[Any]) -> Any:
+        (found,) = run_closed(run, scope, params["cond_jaxpr"], [*for_test, *operands(values)])
+        return as_carried(scope, found, params["cond_jaxpr"].out_avals[0])
+
+    def goes_on(values: Sequence[Any]) -> Any:
+        return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
+
+    def turn(values: Sequence[Any]) -> list[Any]:
+        arguments = [*for_body, *operands(values)]
+        after = tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
+        if not mapped:
+            return after
+        active = each_goes_on(values)
+        kept = []
+        for new, old, aval in zip(after, values, avals, strict=True):
+            added = range(len(mapped), len(aval.shape))
+            kept.append(xp.where(functools.reduce(xp.expand_dims, added, active), new, old))
+        return kept
+
+    try:
+        return operands(record_loop(scope.trace, tensors(carry), goes_on, turn))
+    except TypeError as error:
+        raise Unknown(str(error)) from error
+    finally:  # what a turn computes is no example outside of it
+        scope.examples = examples
+
+
+def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
+    """Return a tensor of the dtype and the shape of what a loop carries."""
+    shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
+    if operand.value.node.type.dtype == INT64:  # as an argument may be; integers made here are not
+        dtype = INT64
+    if dtype not in (T, *DTYPES):
+        raise Unknown(f"a loop that carries {dtype}")
+    if operand.value.node.type.kind == "scalar":
+        like = scope.examples.get(shape)
+        return filled(scope.trace, operand.value, dtype, integers(shape) if like is None else like)
+    return cast(scope.whole(operand, shape), dtype)
 
 
 # --- what has its own derivative ------------------------------------------------------------------

@@ -77,9 +77,28 @@ def reading() -> Iterator[None]:
         _importing.reset(reset)
 
 
-def note(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+def holds_loop(jaxpr: Any) -> bool:
+    """Return whether a jaxpr has a loop in it that values may end, which has no derivative."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    for equation in inner.eqns:
+        if equation.primitive.name == "while":
+            return True
+        for given in equation.params.values():
+            several = given if isinstance(given, tuple | list) else (given,)
+            if any(hasattr(each, "eqns") and holds_loop(each) for each in several):
+                return True
+    return False
+
+
+def note(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_derived: bool = False
+) -> tuple[Any, ...] | None:
     """Return the result of a custom function's call that became an equation, in a tuple; None where
     jax takes it itself.
+
+    Args:
+        is_derived: its gradient is the derivative of what it computes, and matters where there is
+            a loop in that.
     """
     if _passing.get() is function:
         _passing.set(None)
@@ -96,6 +115,10 @@ def note(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
         given, named = bare.arguments(arrays)
         return function.fun(*given, **named)
 
+    if is_derived:
+        with APART("looking"):
+            if not holds_loop(jax.make_jaxpr(compute)(*arrays)):
+                return None
     flat, results = jax.tree.flatten(jax.eval_shape(compute, *arrays))
     avals = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in flat)
     called = replace(bare, avals=avals)

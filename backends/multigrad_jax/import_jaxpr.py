@@ -22,13 +22,14 @@ from multigrad import ops
 from multigrad.capture.tracer import V
 from multigrad.errors import MultigradError, TraceError
 from multigrad.ir import questions
-from multigrad.ir.graph import Node
+from multigrad.ir.graph import Node, Region
 from multigrad.ir.types import INT32, SCALAR_SHAPE, T
 from multigrad.passes.facts import needed_shapes, shape_fact
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
+from .custom_functions import is_recorded
 from .import_control import CONTROL
 from .import_convolutions import CONVOLUTIONS
 from .import_custom import CALLED, Called, reading
@@ -36,7 +37,7 @@ from .import_elementwise import ELEMENTS
 from .import_linalg import LINALG, OWN
 from .import_places import PLACES
 from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
-from .importer import with_own_gradient
+from .importer import own_gradient
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
@@ -293,7 +294,8 @@ def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]
     called: Called = equation.params["called"]
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
-    own, asked = with_own_gradient(called.function), questions.count()
+    own = None if is_recorded(called.function) else own_gradient(called.function)
+    asked = questions.count()
     if own is not None:
         args, kwargs = called.arguments(values)
         try:
@@ -335,12 +337,27 @@ def _nodes_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
         else:
             done[key] = (
                 same
-                and a.attrs == b.attrs
+                and _attrs_alike(a, b, done)
                 and all(
                     _nodes_alike(x, y, done) for x, y in zip(a.operands, b.operands, strict=True)
                 )
             )
     return done[key]
+
+
+def _attrs_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
+    """Return whether two nodes of one op have the same attributes, their regions alike."""
+    for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
+        if not isinstance(one, Region):
+            if one != other:
+                return False
+            continue
+        pairs = list(zip(one.graph.outputs, other.graph.outputs, strict=False))
+        if len(pairs) != len(one.graph.outputs) or one.graph.inputs != other.graph.inputs:
+            return False
+        if not all(_nodes_alike(x, y, done) for x, y in pairs):
+            return False
+    return True
 
 
 def _numbers_alike(wide: Any, single: Any) -> bool:

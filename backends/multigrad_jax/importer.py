@@ -97,8 +97,11 @@ def with_own_gradient(function: Any) -> WithOwnGradient | None:
 
     So it is inside of its own rules, and for jax's own functions.
     """
-    if is_recorded(function) or is_jaxs_own(function):
-        return None
+    return None if is_recorded(function) or is_jaxs_own(function) else own_gradient(function)
+
+
+def own_gradient(function: Any) -> WithOwnGradient | None:
+    """Return what stands in for a custom function, jax's own too; None where it has no rule."""
     try:
         return WithOwnGradient(function, find_imported(function))
     except RuleTypeError:
@@ -131,7 +134,9 @@ def intercept(kind: type) -> Interception:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not comes_to_us(args, kwargs, "jax", "numpy"):
-            noted = None if is_recorded(self) or is_jaxs_own(self) else note(self, args, kwargs)
+            noted = None
+            if not is_recorded(self):
+                noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
             return original(self, *args, **kwargs) if noted is None else noted[0]
         own = with_own_gradient(self)
         return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)

@@ -1,6 +1,7 @@
 """TensorFlow's dialect, loops and branches that are functions; see `capture.py`.
 
-A loop goes on as TensorFlow runs one eagerly: by Python's own, on numbers that are known.
+A loop goes on as TensorFlow runs one eagerly: by Python's own, on numbers that are known; what
+values end is a loop of the graph.
 """
 
 from __future__ import annotations
@@ -24,22 +25,18 @@ def while_loop(
     parallel_iterations: Any = None, back_prop: bool = True, swap_memory: bool = False,
     maximum_iterations: Any = None, same_structure: bool = True,
 ) -> Any:  # fmt: skip
-    """The loop unrolled.
+    """The loop unrolled, or recorded where values end it.
 
     Raises:
-        TypeError: values of tensors decide how often it turns, or it lets no gradient through.
+        TypeError: it lets no gradient through, or a turn changes what it carries.
     """
     if not back_prop:
         raise TypeError("a loop with back_prop=False; use tf.stop_gradient on what it returns")
     most = None if maximum_iterations is None else int(maximum_iterations)
-    count, was_packed = 0, False
-
-    def goes_on(*values: Any) -> Any:
-        return (most is None or count < most) and cond(*values)
+    was_packed = False
 
     def step(*values: Any) -> Any:
-        nonlocal count, was_packed
-        count += 1
+        nonlocal was_packed
         found = body(*values)
         if len(values) == 1 and not isinstance(found, list | tuple):
             was_packed = not same_structure
@@ -48,7 +45,7 @@ def while_loop(
         return found
 
     with tf.init_scope():
-        result = control.turns(loop_vars, goes_on, step)
+        result = control.turns(loop_vars, cond, step, most)
     return result[0] if was_packed else result
 
 

@@ -21,6 +21,7 @@ from . import (
     isolate,
     jit,
     kernels,
+    loops,
     mirror,
     ops,
     random,
@@ -48,6 +49,7 @@ backend = Backend(
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
+        while_loop=loops.while_loop,
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         fast=kernels.FAST,

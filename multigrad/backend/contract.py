@@ -95,6 +95,11 @@ class Kernels:
     """What is missing, with the reason; for an op that stands in `rows` but lacks some dtypes, the
     reasons by dtype ({"float16": "no CPU kernel"})."""
 
+    while_loop: Function | None = None
+    """(carry, constants, condition, body) -> the carry after a loop that values end. The condition
+    and the body take all values of both, by position; the body returns the next carry in a tuple,
+    of which every tensor keeps its dtype and shape."""
+
     scalar_left: Mapping[Op, Function] = field(default_factory=dict)
     """Faster callables `f(tensor, scalar)` for `op(scalar, tensor)`."""
 

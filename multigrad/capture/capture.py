@@ -14,7 +14,7 @@ from .. import ops
 from ..backend.discovery import in_use
 from ..errors import GradientError, MultigradError, TraceError
 from ..ir import questions
-from ..ir.graph import Graph, Location
+from ..ir.graph import Graph, Location, every_node
 from ..ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ..passes.simplify import simplify
 from ..tracing.calls import drop_calls
@@ -145,7 +145,7 @@ def has_number_from_elsewhere(
 
     It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
     """
-    nodes = [node for graph in graphs for node in graph.nodes]
+    nodes = [node for graph in graphs for node in every_node(graph)]
     if ops.ARRAY in {node.op for node in nodes}:
         return True
     return bool(numbers_from_elsewhere(graphs, trace, static))
@@ -155,7 +155,7 @@ def numbers_from_elsewhere(
     graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
 ) -> set[float]:
     """Return the floats of graphs that do not stand in the source, without their signs."""
-    nodes = [node for graph in graphs for node in graph.nodes]
+    nodes = [node for graph in graphs for node in every_node(graph)]
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
     codes = [code.co_consts for code in trace.codes]
     written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))

@@ -1,5 +1,6 @@
-"""Control flow that libraries have functions for: a loop is unrolled where it goes on by what is
-known, of a branch by values all ways are recorded and one result is chosen.
+"""Control flow that libraries have functions for: a loop is unrolled as long as it goes on by what
+is known, and recorded as a loop where values end it (`loops.py`); of a branch by values all ways
+are recorded and one result is chosen.
 
 A way that is not taken may give NaN or inf, which times zero is NaN: so what it reads lets no
 cotangent through there, as jax has it where it maps over a branch
@@ -20,40 +21,41 @@ from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE, dtype_name, is_float
 from ..passes.simplify import substitute
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
+from .loops import carry
 from .parts import shape_of
 
 Tensor = Any
 MOST_OPERATIONS = 5000  # of one unrolled loop: more take a compiler minutes
-BY_VALUES = (
-    "a loop that goes on by the values of tensors. Give it a number of turns that is known while "
-    "it is captured, and xp.where in its body"
-)
 
 
 # --- loops ----------------------------------------------------------------------------------------
-def turns(values: Sequence[Any], goes_on: Callable[..., Any], step: Callable[..., Any]) -> Any:
-    """Return what a loop's variables are at its end, unrolled.
+def turns(
+    values: Sequence[Any],
+    goes_on: Callable[..., Any],
+    step: Callable[..., Any],
+    most: int | None = None,
+) -> Any:
+    """Return what a loop's variables are at its end, unrolled as long as that is known.
+
+    Args:
+        most: it turns no more than this.
 
     Raises:
-        TypeError: it goes on by values, has more than is unrolled, or counts in what floats round.
+        TypeError: it has more than is unrolled, counts in what floats round, or a turn changes a
+            dtype or a shape where values end it.
     """
     size = Size(values)
-    while is_known_true(goes_on(*values)):
+    while most is None or size.turns < most:
+        condition = goes_on(*values)
+        if isinstance(condition, Value) and condition.node.type.kind == "tensor":
+            left = None if most is None else most - size.turns
+            return carry(condition.trace, values, goes_on, step, left)
+        if not condition:
+            break
         before, values = values, step(*values)
         size.add(values)
         check_counters(before, values)
     return values
-
-
-def is_known_true(condition: Any) -> bool:
-    """Return whether a condition holds, by facts where these decide it.
-
-    Raises:
-        TypeError: values decide it.
-    """
-    if isinstance(condition, Value) and condition.node.type.kind == "tensor":
-        raise TypeError(BY_VALUES)
-    return bool(condition)
 
 
 class Size:

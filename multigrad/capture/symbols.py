@@ -161,6 +161,8 @@ class SymbolicShape:
         return self.value.ndim
 
     def _known(self) -> tuple[int, ...]:
+        if self.value.node.type.kind == "scalar":
+            return KnownShape()
         raise NeedsConcrete(*needed_shapes(self.value.node))  # known, it would be a tuple
 
 

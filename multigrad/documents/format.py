@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from ..errors import FormatError
 from ..ir.array_values import ArrayValue
-from ..passes.serialize import MOST_INTEGER, decode_array, describe, fail, read_list
+from ..passes.fields import MOST_INTEGER, decode_array, describe, fail, read_list
 
 Data = Any
 FORMAT, VERSION = "multigrad", 1

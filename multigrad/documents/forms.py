@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Location, Node, make_node
+from ..ir.graph import Graph, Location, Node, every_node, make_node
 from ..ir.types import KEY
 from ..passes.serialize import draws
 from ..passes.simplify import substitute
@@ -48,7 +48,7 @@ class Form:
         """Return a capture's next keys, as inputs; it learns what a source would have told it."""
         trace.routes.setdefault("a saved document", "")
         for graph in self.graphs:
-            constants = (node.attr("value") for node in graph.nodes if node.op is ops.CONST)
+            constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
             trace.numbers.update(number for number in constants if isinstance(number, float))
         keys = {}
         for j, location in enumerate(self.drawn):

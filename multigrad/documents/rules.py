@@ -14,9 +14,7 @@ from ..capture.signature import REQUIRED, TAKEN, Param, check_value, read_signat
 from ..errors import FormatError, MultigradError
 from ..ir.array_values import ArrayValue
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
-from ..passes.serialize import (
-    MOST_INPUTS,
-    decode_graph,
+from ..passes.fields import (
     decode_value,
     describe,
     fail,
@@ -25,6 +23,10 @@ from ..passes.serialize import (
     read_list,
     read_name,
     read_text,
+)
+from ..passes.serialize import (
+    MOST_INPUTS,
+    decode_graph,
 )
 from ..tracing.replay import replay
 from ..tracing.trace import NeedsConcrete, Trace, Value

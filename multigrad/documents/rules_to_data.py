@@ -15,10 +15,9 @@ from ..capture.signature import REQUIRED, Param
 from ..errors import MultigradError, TraceError
 from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph
+from ..passes.fields import encode_array, encode_value
 from ..passes.serialize import (
-    encode_array,
     encode_graph,
-    encode_value,
 )
 from ..tracing.calls import drop_calls
 from ..tracing.trace import NeedsConcrete

@@ -7,7 +7,9 @@ hangs on the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -82,6 +84,37 @@ class Graph:
         return format_graph(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A graph inside of a node, as the body of a loop: it reads its own inputs alone. Equal where
+    the graphs are; `repr` is equal for equal ones, and short.
+    """
+
+    graph: Graph = field(compare=False)
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        text = format_graph(Graph(graph.name, graph.inputs, graph.outputs)).encode()
+        object.__setattr__(self, "digest", hashlib.blake2b(text, digest_size=16).hexdigest())
+
+    def __repr__(self) -> str:
+        return f"<{self.graph.name} {self.digest}>"
+
+
+def regions_of(node: Node) -> list[Region]:
+    """Return the regions among a node's attributes."""
+    return [value for _, value in node.attrs if isinstance(value, Region)]
+
+
+def every_node(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes of a graph, and after each those of its regions."""
+    for node in graph.nodes:
+        yield node
+        for region in regions_of(node):
+            yield from every_node(region.graph)
+
+
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 _lock = make_lock()
 
@@ -126,7 +159,9 @@ def count_uses(graph: Graph) -> dict[Node, int]:
 
 
 def format_graph(graph: Graph) -> str:
-    """Return the text form, one node a line, for reading."""
+    """Return the text form, one node a line, for reading; a region stands where it is met first."""
+    shown: set[Region] = set()
+    serials = itertools.count(1)
     inputs = [(node.attr("name"), node.type) for node in graph.inputs]
     names = {node: node.attr("name") for node in graph.inputs}
     origin = f"  # {graph.origin}" if graph.origin else ""
@@ -135,12 +170,15 @@ def format_graph(graph: Graph) -> str:
         if node.op.name == "const":
             names[node] = repr(node.attr("value"))
         elif node not in names:
-            names[node] = f"%{len(lines)}"
+            names[node] = f"%{next(serials)}"
             arguments = [names[operand] for operand in node.operands]
             arguments += [f"{key}={value!r}" for key, value in node.attrs]
             where = f"  # {graph.locations[node]}" if node in graph.locations else ""
-            lines.append(
-                f"  {names[node]}: {node.type} = {node.op.name}({', '.join(arguments)}){where}"
-            )
+            result = f"{names[node]}: {node.type}"
+            lines.append(f"  {result} = {node.op.name}({', '.join(arguments)}){where}")
+            for region in regions_of(node):
+                if region not in shown:
+                    shown.add(region)
+                    lines += [f"    {line}" for line in format_graph(region.graph).split("\n")]
     lines.append(f"  return {', '.join(names[node] for node in graph.outputs)}")
     return "\n".join(lines)

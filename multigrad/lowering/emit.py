@@ -23,8 +23,9 @@ from ..backend.emitted import Body, Prepared
 from ..backend.fast import disabled
 from ..errors import UnsupportedOp
 from ..ir.array_values import ArrayValue
-from ..ir.graph import Graph, Node, count_uses
-from ..ir.types import BOOL, UNKNOWN, T
+from ..ir.graph import Graph, Node, Region, count_uses
+from ..ir.types import BOOL, UNKNOWN, T, is_float
+from ..ops.loops import OF_A_LOOP
 from ..ops.results import OWNING
 from ..passes.scalars import scalar_function, symbol_function
 from ..passes.simplify import is_elementwise
@@ -38,7 +39,7 @@ COMPARISON, UNARY, ATOM = 1, 7, 9
 DEEPEST = 24  # nested calls beyond this are given a name, for the reader and for the parser
 
 
-@dataclass(slots=True)
+@dataclass
 class Emission:
     """What is being emitted for one backend: the names bound so far.
 
@@ -52,6 +53,33 @@ class Emission:
     namespace: dict[str, Any] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     serials: dict[str, itertools.count[int]] = field(default_factory=dict)
+    regions: dict[Region, str] = field(default_factory=dict)
+    definitions: list[str] = field(default_factory=list)
+
+    @functools.cached_property
+    def once(self) -> Any:
+        """What refuses a derivative of what a loop gave, where the framework would take one."""
+        forbid = self.backend.autodiff.forbid_derivative
+        return None if forbid is None else forbid(f"rule {self.rule!r}: {OF_A_LOOP}")
+
+    def define(self, region: Region, *, single: bool) -> str:
+        """Return the name of the function that computes a region, its only result or a tuple. It is
+        defined before all that is emitted: one object, by which a framework knows it again.
+        """
+        name = self.regions.get(region)
+        if name is None:
+            body = _Writer(region.graph, self, False, None).write(False)
+            name = self.regions[region] = self.bind(region.graph.name, region)
+            results = body.result if single else f"({body.result},)"
+            self.definitions.append(
+                f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}"
+                f"    return {results}\n\n\n"
+            )
+        return name
+
+    def whole(self, source: str) -> str:
+        """Return emitted source with what it needs defined before it."""
+        return "".join(self.definitions) + source
 
     def bind(self, name: str, value: Any) -> str:
         """Return a name under which `value` is bound in the emitted module."""
@@ -94,6 +122,7 @@ class _Writer:
         self.static = set() if prepared is None else find_static(graph.nodes)
         self.uses = count_uses(graph)
         self.lines: list[str] = []
+        self.loops: dict[tuple[Any, ...], str] = {}
         # Text, precedence, depth.
         self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
         self.parameters = tuple([name for name, _, _ in self.done.values()])
@@ -113,6 +142,8 @@ class _Writer:
         """Return the expression of a node whose operands are done, named where it is used twice."""
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
+        if node.op is ops.WHILE_LOOP:
+            return self.loop(node), ATOM, 0
         text, strength = self.call(node)
         depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
         if self.uses[node] > 1 or depth > DEEPEST:
@@ -121,6 +152,34 @@ class _Writer:
             lines.append(f"{name} = {text}")
             return name, ATOM, 0
         return text, strength, depth
+
+    def loop(self, node: Node) -> str:
+        """Return what a loop carries, which runs once for all that is read of it.
+
+        Raises:
+            UnsupportedOp: the backend has none.
+        """
+        condition, body = node.attr("condition"), node.attr("body")
+        name = self.loops.get((node.operands, condition, body))
+        if name is None:
+            run = self.backend.kernels.while_loop
+            if run is None:
+                raise self.lacking(node.op, "it has none")
+            values = [self.text(node, operand)[0] for operand in node.operands]
+            count = len(body.graph.outputs)
+            carry, constants = (
+                f"({''.join(f'{value}, ' for value in part).strip()})"
+                for part in (values[:count], values[count:])
+            )
+            test = self.emission.define(condition, single=True)
+            turn = self.emission.define(body, single=False)
+            name = self.loops[node.operands, condition, body] = self.fresh()
+            call = self.emission.bind("while_loop", run)
+            self.lines.append(f"{name} = {call}({carry}, {constants}, {test}, {turn})")
+        result = f"{name}[{node.attr('position')}]"
+        if is_float(node.type) and self.emission.once is not None:
+            return f"{self.emission.bind('once', self.emission.once)}({result})"
+        return result
 
     def fresh(self, letter: str = "v") -> str:
         """Return an unused name for a temporary."""
@@ -213,12 +272,16 @@ class _Writer:
         native = self.backend.kernels.fast.kernels.get(op, native)
         if native is None:
             reason = self.backend.kernels.unsupported.get(op, "it has no row for it")
-            where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
-            raise UnsupportedOp(
-                f"rule {self.emission.rule!r}{where} uses {op.name}, which {self.backend.name} "
-                f"lacks: {reason}"
-            )
+            raise self.lacking(op, reason)
         return native
+
+    def lacking(self, op: ops.Op, reason: Any) -> UnsupportedOp:
+        """Return what says that the backend lacks an op."""
+        where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
+        return UnsupportedOp(
+            f"rule {self.emission.rule!r}{where} uses {op.name}, which {self.backend.name} lacks: "
+            f"{reason}"
+        )
 
     def text(self, user: Node, operand: Node) -> tuple[str, int]:
         """Return a scalar's text; what depends on the params alone is prepared."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from .. import ops
-from ..errors import UnsupportedOp
+from ..errors import TraceError, UnsupportedOp
 from ..ir.graph import Graph
 from ..ir.types import Type, is_float
 from ..passes.residuals import Cut, Roles, cut_residuals, keep_inputs
@@ -90,6 +90,12 @@ class FunctionGraph:
         return None if node is None else node.type
 
     @property
+    def is_once(self) -> bool:
+        """Whether no derivative of the backward may be taken: one of a loop has none."""
+        loops = (node for node in self.backward.nodes if node.op is ops.WHILE_LOOP)
+        return not self.second_order or any(is_float(node.type) for node in loops)
+
+    @property
     def is_derivative(self) -> bool:
         """Whether the backward is the forward's true derivative, node by node."""
         computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]
@@ -97,7 +103,7 @@ class FunctionGraph:
             return False  # where none is even read, the answer is of no use
         try:
             derivative = simplify(pullbacks(self.forward, self.wrt, self.seeds))
-        except UnsupportedOp:
+        except (UnsupportedOp, TraceError):
             return False
         return derivative.outputs == self.backward.outputs
 

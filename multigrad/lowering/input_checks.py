@@ -14,7 +14,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..ground.written import WrittenRule
-from ..ir.graph import Graph, Location
+from ..ir.graph import Graph, Location, every_node
 from ..ir.types import FLOATS, T
 from ..tracing.trace import dtype_name
 
@@ -31,7 +31,7 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
     if not any(isinstance(reason, Mapping) for reason in backend.kernels.unsupported.values()):
         return lacking
     for graph in graphs:
-        for node in graph.nodes:
+        for node in every_node(graph):
             reasons = backend.kernels.unsupported.get(node.op, "")
             if not isinstance(reasons, Mapping):
                 continue

@@ -138,7 +138,7 @@ def lower_graphs(
     )
     if emitted.draws:
         emission.namespace["draw_key"] = backend.draws.draw_key
-    source = backend.autodiff.render(emitted)
+    source = emission.whole(backend.autodiff.render(emitted))
     namespace = compile_source(source, graphs.name, emission.namespace)
     native = backend.autodiff.finish(namespace, emitted)
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
@@ -248,6 +248,7 @@ def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tens
     emission = Emission(backend, forward.name)
     body = emit_body(forward.graph(), emission)
     source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
+    source = emission.whole(source)
     return _wrap(compile_source(source, forward.name, emission.namespace)["forward"], backend)
 
 
@@ -263,6 +264,7 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
         check = emission.bind("check_shape", shape_check(graph.name))
         result = f"{check}({result}, grad_out)"
     source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
+    source = emission.whole(source)
     function = compile_source(source, graph.name, emission.namespace)[name]
     return _wrap(function, backend), source
 

@@ -19,6 +19,7 @@ from . import (
     indices,
     linalg,
     logic,
+    loops,
     ordering,
     products,
     quantiles,
@@ -37,6 +38,7 @@ from .indexing import *
 from .indices import *
 from .linalg import *
 from .logic import *
+from .loops import *
 from .ordering import *
 from .products import *
 from .quantiles import *
@@ -49,10 +51,10 @@ from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    convolutions, linalg, shapes, indexing, ordering, indices, quantiles, draws, structure,
+    convolutions, linalg, shapes, indexing, ordering, indices, quantiles, draws, loops, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
 }
-STRUCTURE = (structure.INPUT, structure.CONST, structure.CALL)
+STRUCTURE = (structure.INPUT, structure.CONST, structure.CALL, loops.WHILE_LOOP)
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

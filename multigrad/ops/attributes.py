@@ -8,6 +8,7 @@ import re
 import unicodedata
 from typing import TypeGuard
 
+from ..ir.graph import Region
 from ..ir.op import REQUIRED, Attr
 from ..ir.types import DTYPES, T
 
@@ -108,6 +109,10 @@ def is_subscripts(value: object) -> bool:
     )
 
 
+def is_region(value: object) -> TypeGuard[Region]:
+    return isinstance(value, Region)
+
+
 def is_anything(value: object) -> bool:
     return True
 
@@ -157,6 +162,7 @@ INDICES = Attr(are_integers)
 NAME = Attr(is_name)
 OFFSET = Attr(is_integer, (0, 1, -1))
 ORDER = Attr(is_order, (2, 1, 3, 0.5, float("inf")))
+REGION = Attr(is_region)
 REPETITIONS = Attr(are_integers)
 SHAPE = Attr(is_shape)
 SHIFT = Attr(is_axis, (1, -2, (1, 2)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, regions_of
 from ..ops.properties import LENGTH_BITS
 from .verify import InvalidGraph
 
@@ -24,9 +24,16 @@ def check_bounds(graph: Graph) -> None:
     Raises:
         InvalidGraph: names the node.
     """
-    copies: dict[Node, int] = {}
-    bits: dict[Node, int] = {}
+    _check(graph, {}, {})
+
+
+def _check(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -> None:
     for node in graph.nodes:
+        if node in copies:
+            continue
+        for region in regions_of(node):  # a turn keeps the shapes of what it takes
+            own = dict(zip(region.graph.inputs, node.operands, strict=True))
+            _check(region.graph, *({i: t[o] for i, o in own.items()} for t in (copies, bits)))
         copies[node] = _estimate(node.op.copies, node, copies)
         if copies[node] > MOST_COPIES:
             raise InvalidGraph(

@@ -51,11 +51,15 @@ def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
                 dtype = BOOL if each.type.dtype == BOOL else dtype
                 done[each] = np.zeros(facts[shape_fact(each, "shape") or ""], dtype)
             elif each.op is ops.INPUT:
-                done[each] = (0, 0) if each.type.kind == "key" else np.float32(1)
+                kept = each.type.kind == "tensor" and each.type.dtype in (BOOL, *WHOLE)
+                one = np.dtype(each.type.dtype if kept else "float32").type(1)
+                done[each] = (0, 0) if each.type.kind == "key" else one
             elif each.op is ops.CONST:
                 done[each] = each.attr("value")
             elif each.op is ops.CALL:
                 done[each] = done[each.operands[0]]
+            elif each.op is ops.WHILE_LOOP:  # a turn keeps the shape
+                done[each] = done[each.operands[each.attr("position")]]
             elif each.op.shape_of is not None:
                 shape = each.op.shape_of(*(np.shape(done[o]) for o in each.operands))
                 done[each] = np.zeros(shape, "float32")

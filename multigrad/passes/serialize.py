@@ -7,192 +7,58 @@ anew. Nothing that is read is executed, and no number in it decides how much mem
 
 from __future__ import annotations
 
-import base64
-import binascii
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import Any
 
 from .. import ops
-from ..errors import FormatError, suggest
-from ..ir.array_values import MOST_ELEMENTS, ArrayValue, freeze
-from ..ir.graph import Graph, Location, Node, make_node
+from ..errors import suggest
+from ..ir.array_values import MOST_ELEMENTS, ArrayValue
+from ..ir.graph import Graph, Location, Node, Region, make_node
 from ..ir.op import Op
-from ..ir.types import BOOL_SCALAR, FLOAT_SCALAR, INT_SCALAR, KEY, Type
-from ..ops.attributes import is_name
+from ..ir.types import (
+    BOOL_SCALAR,
+    DTYPES,
+    FLOAT_SCALAR,
+    INPUT_SHAPE,
+    INT_SCALAR,
+    KEY,
+    SCALAR_SHAPE,
+    UNKNOWN,
+    T,
+    Type,
+)
+from ..ops.attributes import REGION
 from .bounds import check_bounds
+from .fields import (
+    MOST_PLACES,
+    decode_value,
+    describe,
+    encode_value,
+    fail,
+    read_fields,
+    read_list,
+    read_name,
+    read_text,
+)
 from .verify import InvalidGraph, verify
 
 Data = Any  # what JSON holds
 MOST_NODES = 10_000
 MOST_INPUTS = 256
-MOST_PLACES = 64  # axes, and what is said of each of them
-MOST_TEXT = 200
-MOST_INTEGER = 1 << 63
 LARGEST_INDEX = 1 << 32
-_INTEGERS = (f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
-ARRAY_DTYPES = ("bool", *_INTEGERS, "float32", "float64")
-SPECIAL_FLOATS = ("nan", "inf", "-inf", "-0.0")
+DEEPEST_REGION = 4
+REGION_TYPES = (
+    FLOAT_SCALAR, INT_SCALAR, BOOL_SCALAR,
+    *(
+        Type("tensor", dtype, shape)
+        for dtype in (T, *DTYPES)
+        for shape in (INPUT_SHAPE, UNKNOWN, SCALAR_SHAPE)
+    ),
+)  # fmt: skip
 PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
 # The index of `take` is as long as its result.
 LONG_ATTRS = {"indices": MOST_ELEMENTS}
-
-
-def fail(where: str, problem: str) -> NoReturn:
-    """Raise the FormatError that says where a document is wrong."""
-    raise FormatError(f"{where}: {problem}" if where else problem)
-
-
-def describe(data: Data) -> str:
-    """Return a value from a document, short enough for a message."""
-    return f"{data!r:.60}" if isinstance(data, str | int | float | None) else f"a {kind_of(data)}"
-
-
-def kind_of(data: Data) -> str:
-    """Return what JSON calls a value."""
-    return {dict: "object", list: "list", str: "string", type(None): "null"}.get(
-        type(data), type(data).__name__
-    )
-
-
-# --- fields --------------------------------------------------------------------------------------
-
-
-def read_fields(
-    data: Data, where: str, needed: Sequence[str], optional: Sequence[str] = ()
-) -> dict[str, Data]:
-    """Return an object that has the needed fields and no unknown ones."""
-    if type(data) is not dict:
-        fail(where, f"expected an object, got {describe(data)}")
-    for name in needed:
-        if name not in data:
-            fail(where, f"the field {name!r} is missing")
-    for name in data:
-        if name not in needed and name not in optional:
-            fail(where, f"there is no field {name!r:.60}{suggest(name, (*needed, *optional))}")
-    return data
-
-
-def read_list(data: Data, where: str, most: int) -> list[Data]:
-    """Return a list that is not too long."""
-    if type(data) is not list:
-        fail(where, f"expected a list, got {describe(data)}")
-    if len(data) > most:
-        fail(where, f"at most {most} items are read, got {len(data)}")
-    return data
-
-
-def read_text(data: Data, where: str, most: int = MOST_TEXT, extra: str = "") -> str:
-    """Return a string of printable characters (and those in `extra`) that is not too long."""
-    if type(data) is not str:
-        fail(where, f"expected a string, got {describe(data)}")
-    if len(data) > most:
-        fail(where, f"at most {most} characters are read, got {len(data)}")
-    if not all(character.isprintable() or character in extra for character in data):
-        fail(where, "it has characters that are not printable")
-    return data
-
-
-def read_bool(data: Data, where: str) -> bool:
-    """Return true or false."""
-    if type(data) is not bool:
-        fail(where, f"expected true or false, got {describe(data)}")
-    return data
-
-
-def read_name(data: Data, where: str) -> str:
-    """Return the name of an input or a param."""
-    if not is_name(data):
-        fail(where, f"expected a name, got {describe(data)}")
-    return data
-
-
-# --- values --------------------------------------------------------------------------------------
-
-
-def encode_value(value: Any) -> Data:
-    """Return a number, string, None or tuple of these as data; every bit of a float is kept.
-
-    Raises:
-        FormatError: it is something else.
-    """
-    if isinstance(value, float):
-        number = float(value)
-        plain = math.isfinite(number) and (number != 0 or math.copysign(1, number) > 0)
-        return number if plain else {"float": repr(number)}
-    if isinstance(value, tuple):
-        return [encode_value(item) for item in value]
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    raise FormatError(f"a {type(value).__name__} cannot be saved: expected a number, str or tuple")
-
-
-def decode_value(data: Data, where: str, most: int = MOST_PLACES, depth: int = 3) -> Any:
-    """Return what `encode_value` wrote; lists become tuples."""
-    if type(data) is list:
-        if depth == 0:
-            fail(where, "its lists are nested too deep")
-        items = read_list(data, where, most)
-        return tuple(decode_value(item, where, most, depth - 1) for item in items)
-    if type(data) is dict:
-        special = read_fields(data, where, ("float",))["float"]
-        if special not in SPECIAL_FLOATS:
-            fail(where, f"expected one of {', '.join(SPECIAL_FLOATS)}, got {describe(special)}")
-        return float(special)
-    if type(data) is str:
-        return read_text(data, where)
-    if type(data) is int and abs(data) >= MOST_INTEGER:
-        fail(where, "the integer has more than 64 bits")
-    if type(data) is float and not math.isfinite(data):
-        fail(where, "a number in a document is finite")
-    if type(data) not in (int, float, bool, type(None)):
-        fail(where, f"a {type(data).__name__} is no part of a document")
-    return data
-
-
-# --- arrays --------------------------------------------------------------------------------------
-
-
-def encode_array(value: ArrayValue) -> Data:
-    """Return a constant array as data: its little-endian bytes in base64."""
-    if value.dtype not in ARRAY_DTYPES:
-        raise FormatError(f"a constant array of {value.dtype} cannot be saved")
-    array = np.frombuffer(value.data, np.dtype(value.dtype))
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    text = base64.b64encode(little).decode("ascii")
-    return {"dtype": value.dtype, "shape": list(value.shape), "data": text}
-
-
-def decode_array(data: Data, where: str) -> ArrayValue:
-    """Return what `encode_array` wrote."""
-    fields = read_fields(data, where, ("dtype", "shape", "data"))
-    if fields["dtype"] not in ARRAY_DTYPES:
-        fail(where, f"arrays are of {', '.join(ARRAY_DTYPES)}, not {describe(fields['dtype'])}")
-    shape = tuple(read_list(fields["shape"], where, MOST_PLACES))
-    if not all(type(n) is int and 0 <= n <= MOST_ELEMENTS for n in shape):
-        fail(where, "its shape is no list of lengths")
-    if math.prod(shape) > MOST_ELEMENTS:
-        fail(
-            where, f"it has {math.prod(shape)} elements, of which at most {MOST_ELEMENTS} are read"
-        )
-    dtype = np.dtype(fields["dtype"])
-    expected = math.prod(shape) * dtype.itemsize
-    text = fields["data"]
-    if type(text) is not str or len(text) != -(-expected // 3) * 4:
-        fail(where, f"its data are not the {expected} bytes of its shape in base64")
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        fail(where, "its data are not in base64")
-    if len(raw) != expected or (dtype == bool and raw.strip(b"\0\1")):
-        fail(where, f"its data are not {expected} bytes of {dtype}")
-    array = np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
-    return freeze(array)
 
 
 # --- types ---------------------------------------------------------------------------------------
@@ -210,7 +76,8 @@ def decode_type(data: Data, where: str, legal: Sequence[Type]) -> Type:
     for type_ in legal:
         if encode_type(type_) == data:
             return type_
-    fail(where, f"its type is {describe(data)}, not {' or '.join(map(str, legal))}")
+    expected = " or ".join(map(str, legal[:2])) if len(legal) < 3 else "a tensor's or a number's"
+    fail(where, f"its type is {describe(data)}, not {expected}")
 
 
 # --- graphs --------------------------------------------------------------------------------------
@@ -245,6 +112,8 @@ def _encode_node(
             if not same:
                 arrays.append(value)
             attrs[name] = {"array": same[0] if same else len(arrays) - 1}
+        elif isinstance(value, Region):
+            attrs[name] = {"graph": encode_graph(value.graph, arrays)}
         else:
             attrs[name] = encode_value(value)
     data: dict[str, Data] = {"op": node.op.name}
@@ -270,32 +139,47 @@ def decode_graph(
     Raises:
         FormatError: it is no legal graph, or it could take more memory than its input explains.
     """
-    values: list[Node] = []
-    for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
-        pair = read_list(item, f"{where}.inputs", 2)
-        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
-        if own not in inputs:
-            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
-        type_ = decode_type(pair[1], f"{where}.inputs: {own}", (inputs[own],))
-        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
-    given = tuple(values)
-    if len(set(given)) < len(given):
-        fail(f"{where}.inputs", "two inputs have the same name")
-    locations: dict[Node, Location] = {}
-    for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
-        node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays)
-        values.append(node)
-        if "at" in item:
-            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
-    outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
-    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
-    graph = Graph(name, given, picked, locations)
+    legal = {own: (type_,) for own, type_ in inputs.items()}
+    graph = _decode_graph(data, where, name, arrays, inputs=legal, depth=DEEPEST_REGION)
     try:
         verify(graph)
         check_bounds(graph)
     except InvalidGraph as error:
         fail(where, str(error))
     return graph
+
+
+def _decode_graph(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue],
+    inputs: Mapping[str, Sequence[Type]] | None, depth: int,
+) -> Graph:  # fmt: skip
+    """Return a graph that is not verified.
+
+    Args:
+        inputs: the types of each input that it may have; None: a region, which may have any.
+        depth: how deep regions may lie in it.
+    """
+    values: list[Node] = []
+    for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
+        pair = read_list(item, f"{where}.inputs", 2)
+        own = read_name(pair[0] if len(pair) == 2 else None, f"{where}.inputs")
+        if inputs is not None and own not in inputs:
+            fail(f"{where}.inputs", f"there is no input {own!r}{suggest(own, inputs)}")
+        legal = REGION_TYPES if inputs is None else inputs[own]
+        type_ = decode_type(pair[1], f"{where}.inputs: {own}", legal)
+        values.append(make_node(ops.INPUT, (), {"name": own}, type_))
+    given = tuple(values)
+    if len({node.attr("name") for node in given}) < len(given):
+        fail(f"{where}.inputs", "two inputs have the same name")
+    locations: dict[Node, Location] = {}
+    for i, item in enumerate(read_list(data["nodes"], f"{where}.nodes", MOST_NODES)):
+        node = _decode_node(item, f"{where}.nodes[{i}]", values, arrays, depth)
+        values.append(node)
+        if "at" in item:
+            locations.setdefault(node, _decode_place(item["at"], f"{where}.nodes[{i}].at"))
+    outputs = read_list(data["outputs"], f"{where}.outputs", MOST_INPUTS)
+    picked = tuple(values[_decode_index(i, f"{where}.outputs", len(values))] for i in outputs)
+    return Graph(name, given, picked, locations)
 
 
 def _decode_index(data: Data, where: str, count: int) -> int:
@@ -313,13 +197,15 @@ def _decode_place(data: Data, where: str) -> Location:
 
 def _decode_op(data: Data, where: str) -> Op:
     op = ops.OPS.get(data) if type(data) is str else None
-    if op is None or (op in ops.STRUCTURE and op is not ops.CONST):
+    if op in (None, ops.INPUT, ops.CALL):
         like = suggest(data, ops.OPS) if type(data) is str else ""
         fail(where, f"{describe(data)} is no op that this version knows{like}")
     return op
 
 
-def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue]) -> Node:
+def _decode_node(
+    data: Data, where: str, values: list[Node], arrays: Sequence[ArrayValue], depth: int
+) -> Node:
     fields = read_fields(data, where, ("op", "type"), ("of", "attrs", "at"))
     op = _decode_op(fields["op"], where)
     operands = [
@@ -330,7 +216,12 @@ def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[Ar
     if len(operands) < expected or (len(operands) > expected and not op.variadic):
         fail(where, f"{op.name} takes {expected} operands, got {len(operands)}")
     given = read_fields(fields.get("attrs", {}), where, tuple(op.attrs))
-    attrs = {name: _decode_attr(op, name, given[name], where, arrays) for name in op.attrs}
+    attrs = {
+        name: _decode_region(given[name], where, name, arrays, depth)
+        if op.attrs[name] is REGION
+        else _decode_attr(op, name, given[name], where, arrays)
+        for name in op.attrs
+    }
     if op is ops.CONST:
         type_ = _number_type(attrs["value"], where)
     elif operands and all(operand.op is ops.CONST for operand in operands):
@@ -338,6 +229,17 @@ def _decode_node(data: Data, where: str, values: list[Node], arrays: Sequence[Ar
     else:
         type_ = _result_type(op, operands, attrs, where)
     return make_node(op, operands, attrs, decode_type(fields["type"], where, (type_,)))
+
+
+def _decode_region(
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], depth: int
+) -> Region:
+    where = f"{where}.{name}"
+    if depth == 0:
+        fail(where, "its loops are nested too deep")
+    graph = read_fields(data, where, ("graph",))["graph"]
+    fields = read_fields(graph, where, ("inputs", "nodes", "outputs"))
+    return Region(_decode_graph(fields, where, name, arrays, inputs=None, depth=depth - 1))
 
 
 def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[ArrayValue]) -> Any:

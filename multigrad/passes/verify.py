@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .. import ops
 from ..errors import MultigradError
 from ..ir.array_values import ArrayValue
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, regions_of
 from ..ir.types import BOOL, DTYPES, FLOAT8, INTEGERS, SMALL, T
 
 Check = Callable[[Node, Graph], str | None]
@@ -140,7 +140,7 @@ class InvalidGraph(MultigradError):
 
 
 def verify(graph: Graph) -> None:
-    """Check every node against every row.
+    """Check every node against every row, in regions too.
 
     Raises:
         InvalidGraph: names the graph, the node and the broken rule.
@@ -152,3 +152,5 @@ def verify(graph: Graph) -> None:
                 raise InvalidGraph(
                     f"{graph.name}: {node.op.name} is illegal ({check.__name__}): {problem}"
                 )
+        for region in regions_of(node):
+            verify(region.graph)

@@ -84,6 +84,7 @@ def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
     body = emit_body(drop_calls(graph), emission)
     lines, results = body.indented(4), ", ".join(body.results)
     source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results},)\n"
+    source = emission.whole(source)
     function = compile_source(source, graph.name, emission.namespace)["reference"]
     with np.errstate(all="ignore"):
         return function(*[given[name] for name in body.parameters]) if body.results else ()

@@ -11,7 +11,7 @@ from ..active.reads import note
 from ..calls.failures import NotCaptured
 from ..calls.recipe import Variant
 from ..capture.capture import numbers_from_elsewhere
-from ..ir.graph import Graph, Location
+from ..ir.graph import Graph, Location, every_node
 from ..tracing.trace import NeedsConcrete, Trace
 
 
@@ -70,7 +70,7 @@ def find_number(trace: Trace, variant: Variant) -> Location | None:
     """Return the line of a number or an array that does not stand in the source: it was drawn."""
     statics = {leaf.name: leaf.value for leaf in variant.layout.leaves if leaf.kind == "static"}
     drawn = numbers_from_elsewhere(graphs_of(variant), trace, statics)
-    for node in (node for graph in graphs_of(variant) for node in graph.nodes):
+    for node in (node for graph in graphs_of(variant) for node in every_node(graph)):
         constants = [each.attr("value") for each in node.operands if each.op is ops.CONST]
         is_array = any(each.op is ops.ARRAY for each in node.operands)
         is_drawn = any(isinstance(value, float) and abs(value) in drawn for value in constants)

@@ -17,11 +17,8 @@ from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node, make_node
 from ..ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
 from ..lowering.function_graph import OWN_NAMES, FunctionGraph
-from ..passes.serialize import (
-    LARGEST_INDEX,
-    MOST_INPUTS,
+from ..passes.fields import (
     MOST_PLACES,
-    decode_graph,
     decode_value,
     describe,
     fail,
@@ -30,6 +27,11 @@ from ..passes.serialize import (
     read_list,
     read_name,
     read_text,
+)
+from ..passes.serialize import (
+    LARGEST_INDEX,
+    MOST_INPUTS,
+    decode_graph,
 )
 from .record import name_cotangents, type_of
 from .saved import SavedRecipe

@@ -16,10 +16,9 @@ from ..ir.array_values import ArrayValue
 from ..ir.types import FLOATS, T
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import GIVEN
+from ..passes.fields import encode_array, encode_value
 from ..passes.serialize import (
-    encode_array,
     encode_graph,
-    encode_value,
 )
 from ..passes.simplify import rename_inputs
 from ..tracing.trace import NeedsConcrete

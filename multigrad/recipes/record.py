@@ -186,7 +186,7 @@ class _Recording:
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
-        if self.is_imported and recorded.second_order and not graphs.second_order:
+        if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
         facts = dict(self.facts)

@@ -15,6 +15,7 @@ from .. import ops
 from ..backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Tensors
 from ..backend.emitted import Emitted
 from ..backend.fast import enabled
+from ..ops import loops
 from ..ops.numerics import as_numpy_dtype
 from .bridge import borrow, bridge, lend
 from .differences import DIFFERENCES
@@ -133,7 +134,7 @@ backend = Backend(
         weak=weak,
         weak_literals=True,
     ),
-    kernels=Kernels(rows=OPS, unsupported={}, fast=FAST),
+    kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, fast=FAST),
     autodiff=Autodiff(
         render=render,
         finish=finish,

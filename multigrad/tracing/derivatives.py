@@ -108,9 +108,11 @@ def accumulate_all(
 
 
 def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
+    """Return what depends on the targets by more than their shapes."""
     active = set(targets)
     for node in order:
-        if any(operand in active for operand in node.operands):
+        shapes = node.op.shape_only
+        if any(o in active for i, o in enumerate(node.operands) if i not in shapes):
             active.add(node)
     return active
 

@@ -4,12 +4,12 @@ dtype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import ops
-from ..ir.graph import Graph, Node
-from ..ir.types import T
+from ..ir.graph import Graph, Node, Region, make_node
+from ..ir.types import UNKNOWN, T, Type
 from .trace import Trace, Value, apply
 
 
@@ -32,8 +32,32 @@ def replay(trace: Trace, graph: Graph, given: Mapping[str, Any]) -> list[Any]:
             attrs = dict(node.attrs)
             if attrs.get("dtype") == T:
                 attrs["dtype"] = dtype
+            if node.op is ops.WHILE_LOOP:
+                attrs |= _retyped(trace, node, [done[operand].node for operand in node.operands])
             done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
             where = graph.locations.get(node)
             if where is not None and isinstance(done[node], Value):
                 trace.locations.setdefault(done[node].node, where)
     return [done[node] for node in graph.outputs]
+
+
+def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Region]:
+    """Return the regions of a loop, of the types of its operands here."""
+    regions = {name: value for name, value in node.attrs if isinstance(value, Region)}
+    for name, region in regions.items():
+        inputs = [
+            make_node(ops.INPUT, (), dict(own.attrs), _as_given(own.type, operand.type))
+            for own, operand in zip(region.graph.inputs, operands, strict=True)
+        ]
+        given = {each.attr("name"): trace.value(each) for each in inputs}
+        outputs = tuple(value.node for value in replay(trace, region.graph, given))
+        regions[name] = Region(Graph(name, tuple(inputs), outputs))
+    return regions
+
+
+def _as_given(own: Type, given: Type) -> Type:
+    """Return the type of a region's input for a value; one shape less is told where it may be
+    another.
+    """
+    shape = own.shape if own.shape == given.shape else UNKNOWN
+    return Type(given.kind, given.dtype, shape)
