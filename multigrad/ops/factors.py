@@ -118,7 +118,7 @@ LU = of_matrices(
     "x",
     lu,
     lu_vjp,
-    "l, of which the diagonal is one, and u, in one matrix: their product is x in other rows.",
+    "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
     result=of_matrix,
     shape_of=same,
     in_vjps=True,
@@ -129,7 +129,7 @@ LU_PIVOTS = of_matrices(
     "x",
     lu_pivots,
     zero,
-    "With which row each was exchanged in turn, in the LU factors.",
+    "With which row each was exchanged in turn for the LU factors, from 0.",
     result=rows_of,
     shape_of=pivots_shape,
     in_vjps=True,
@@ -139,7 +139,7 @@ LU_PERMUTATION = of_matrices(
     "indices like",
     lu_permutation,
     zero,
-    "Of pivots, where each row of l u stands in a matrix that has as many rows as `like`.",
+    "Of pivots, where each row of l u stands in a matrix of as many rows as `like`.",
     result=rows_of,
     shape_of=permutation_shape,
     coerce="indices",
@@ -153,7 +153,6 @@ LU_PERMUTATION = of_matrices(
 @widened
 def svd(x: Array) -> Array:
     """Raise LinAlgError where there are none."""
-    *_, rows, columns = x.shape
     if not x.size:
         return np.zeros(svd_shape(x.shape), x.dtype)
     u, s, vh = np.linalg.svd(x, full_matrices=False)
@@ -199,7 +198,7 @@ SVD = of_matrices(
     "x",
     svd,
     svd_vjp,
-    "Singular values, descending, in the first row; below it u, then v, both in columns.",
+    "Singular values, descending, in the first row; below it columns u, then v.",
     result=reshaped,
     shape_of=svd_shape,
     in_vjps=True,
@@ -246,8 +245,7 @@ EIGH = of_matrices(
     "x",
     eigh,
     eigh_vjp,
-    "Eigenvalues of symmetric matrices, ascending, in the first row, below them vectors in "
-    "columns; it reads the lower triangle.",
+    "Eigenvalues, ascending, above columns of eigenvectors; of the lower triangle.",
     result=reshaped,
     shape_of=eigh_shape,
     in_vjps=True,
@@ -285,7 +283,7 @@ QR = of_matrices(
     "x",
     qr,
     qr_vjp,
-    "The orthonormal columns q of the factors q r; r is the upper triangle of q's transpose by x.",
+    "The orthonormal columns q of the factors q r.",
     result=reshaped,
     shape_of=qr_shape,
     in_vjps=True,

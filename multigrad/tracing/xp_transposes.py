@@ -65,32 +65,32 @@ def solve_matrices(a: Tensor, b: Tensor) -> Tensor:
 
 
 def packed_lu(x: Tensor) -> Tensor:
-    """l, of which the diagonal is one, and u, in one matrix: their product is x in other rows."""
+    """l, whose diagonal is one, and u in one matrix: the factors of x in other rows."""
     return apply(ops.LU, x)
 
 
 def lu_pivots(x: Tensor) -> Tensor:
-    """With which row each was exchanged in turn, in the LU factors."""
+    """With which row each was exchanged in turn for the LU factors, from 0."""
     return apply(ops.LU_PIVOTS, x)
 
 
 def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
-    """Of pivots, where each row of l u stands in a matrix that has as many rows as `like`."""
+    """Of pivots, where each row of l u stands in a matrix of as many rows as `like`."""
     return apply(ops.LU_PERMUTATION, indices, like)
 
 
 def packed_svd(x: Tensor) -> Tensor:
-    """Singular values, descending, in the first row; below it u, then v, both in columns."""
+    """Singular values, descending, in the first row; below it columns u, then v."""
     return apply(ops.SVD, x)
 
 
 def packed_eigh(x: Tensor) -> Tensor:
-    """Eigenvalues of symmetric matrices, ascending, in the first row, below them vectors in columns; it reads the lower triangle."""
+    """Eigenvalues, ascending, above columns of eigenvectors; of the lower triangle."""
     return apply(ops.EIGH, x)
 
 
 def qr_columns(x: Tensor) -> Tensor:
-    """The orthonormal columns q of the factors q r; r is the upper triangle of q's transpose by x."""
+    """The orthonormal columns q of the factors q r."""
     return apply(ops.QR, x)
 
 
