@@ -18,6 +18,7 @@ from multigrad.ir.types import is_float
 from multigrad.tracing import xp_all as xp
 
 from .import_elementwise import repeated
+from .import_linear_solve import custom_linear_solve
 from .import_primitives import Operand, Scope, Unknown
 
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
@@ -171,18 +172,7 @@ def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> li
         carry = run_closed(run, scope, body, [*for_body, *carry])
 
 
-# --- what has its own derivative ------------------------------------------------------------------
-def custom_linear_solve(
-    run: Run, scope: Scope, equation: Any, operands: list[Operand]
-) -> list[Operand]:
-    """What solves a linear equation, whose derivative is that of its steps."""
-    lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
-    start = lengths.matvec + lengths.vecmat
-    constants = operands[start : start + lengths.solve]
-    right = operands[start + lengths.solve + lengths.transpose_solve :]
-    return run_closed(run, scope, jaxprs.solve, [*constants, *right])
-
-
+# --- platforms ------------------------------------------------------------------------------------
 def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """The way of all platforms, as a graph is for any; else the first one's."""
     platforms = equation.params["platforms"]
