@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture import linalg
+from multigrad.capture import factors, linalg
 from multigrad.ir.types import INT32
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing import xp_transposes as transposes
@@ -69,7 +69,7 @@ def svd(step: Step) -> list[Operand]:
 
 def eigh(step: Step) -> list[Operand]:
     """The vectors and the values, of one triangle."""
-    w, v = linalg.eigh(step.whole(), not step.params["lower"])
+    w, v = factors.eigh(step.whole(), not step.params["lower"])
     return [Operand(v, step.shapes[0]), Operand(w, step.shapes[0][:-1])]
 
 

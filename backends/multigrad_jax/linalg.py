@@ -85,8 +85,8 @@ def svd(x: Tensor) -> Tensor:
 
 
 @widened
-def eigh(x: Tensor) -> Tensor:
-    v, w = lax.linalg.eigh(x, symmetrize_input=False)
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    v, w = lax.linalg.eigh(x, lower=lower, symmetrize_input=False)
     return jnp.concatenate((w[..., None, :], v), -2)
 
 

@@ -132,8 +132,8 @@ def svd(x: Tensor) -> Tensor:
 
 
 @widened
-def eigh(x: Tensor) -> Tensor:
-    w, v = tf.linalg.eigh(x)
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = tf.linalg.eigh(x if lower else tf.linalg.matrix_transpose(x))
     return tf.concat((w[..., None, :], v), -2)
 
 

@@ -83,8 +83,8 @@ def svd(x: Tensor) -> Tensor:
 
 
 @widened
-def eigh(x: Tensor) -> Tensor:
-    w, v = torch.linalg.eigh(x)
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = torch.linalg.eigh(x, "L" if lower else "U")
     return torch.cat((w[..., None, :], v), -2)
 
 

@@ -44,11 +44,6 @@ def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
     return cholesky_solve(np.eye(length(factor, -1)), factor, upper)
 
 
-def eigh(x: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
-    """The eigenvalues and the vectors of one triangle."""
-    return xp.eigh(turned(x, upper))
-
-
 # --- systems --------------------------------------------------------------------------------------
 def solve(a: Tensor, b: Tensor, vectors: bool = False) -> Tensor:
     """Solve a x = b, b holding matrices or vectors in its last axes."""

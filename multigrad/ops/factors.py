@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .attributes import flag
 from .linalg import Shape, of_matrices, square
 from .numerics import Array, is_16_bit, widened
 from .results import of_matrix, reshaped, rows_of
@@ -209,11 +210,11 @@ SVD = of_matrices(
 
 
 @widened
-def eigh(x: Array) -> Array:
+def eigh(x: Array, *, lower: bool) -> Array:
     """Raise LinAlgError where there are none."""
     if not x.size:
         return np.zeros(eigh_shape(x.shape), x.dtype)
-    w, v = np.linalg.eigh(x)
+    w, v = np.linalg.eigh(x, "L" if lower else "U")
     return np.concatenate((w[..., None, :], v), -2)
 
 
@@ -227,8 +228,8 @@ def eigh_parts(xp: Any, packed: Any) -> tuple[Any, Any]:
     return values, xp.getitem(packed, (..., slice(1, None), slice(None)))
 
 
-def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Of a symmetric x, not made symmetric: Giles, An extended collection of matrix derivative
+def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
+    """Of a symmetric x, and itself symmetric: Giles, An extended collection of matrix derivative
     results, 2008, section 3.1.
     """
     (w, v), (of_w, of_v) = eigh_parts(xp, y), eigh_parts(xp, ct)
@@ -237,6 +238,7 @@ def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     apart = xp.tril(product, -1) + xp.triu(product, 1)
     inner = quotient(xp, apart, w - xp.matrix_transpose(w))
     inner = inner + eye_like(xp, inner) * of_w
+    inner = 0.5 * (inner + xp.matrix_transpose(inner))
     return (xp.matmul(xp.matmul(v, inner), turned),)
 
 
@@ -245,9 +247,10 @@ EIGH = of_matrices(
     "x",
     eigh,
     eigh_vjp,
-    "Eigenvalues, ascending, above columns of eigenvectors; of the lower triangle.",
+    "Eigenvalues, ascending, above columns of eigenvectors; one triangle is read.",
     result=reshaped,
     shape_of=eigh_shape,
+    lower=flag(True),
     in_vjps=True,
     xp="packed_eigh",
 )

@@ -71,11 +71,11 @@ def svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, getitem(packed, (..., 0, slice(None))), matrix_transpose(v)
 
 
-def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues in ascending order, and vectors in columns, of symmetric matrices, of which the
-    lower triangle is read; the signs of vectors are the backend's.
+def eigh(x: Tensor, *, lower: bool = True) -> tuple[Tensor, Tensor]:
+    """Eigenvalues in ascending order, and vectors in columns, of symmetric matrices, of which one
+    triangle is read; the signs of vectors are the backend's.
     """
-    packed = packed_eigh(x)
+    packed = packed_eigh(x, lower=bool(lower))
     return getitem(packed, (..., 0, slice(None))), getitem(
         packed, (..., slice(1, None), slice(None))
     )

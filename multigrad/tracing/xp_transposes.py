@@ -84,9 +84,9 @@ def packed_svd(x: Tensor) -> Tensor:
     return apply(ops.SVD, x)
 
 
-def packed_eigh(x: Tensor) -> Tensor:
-    """Eigenvalues, ascending, above columns of eigenvectors; of the lower triangle."""
-    return apply(ops.EIGH, x)
+def packed_eigh(x: Tensor, lower: Any) -> Tensor:
+    """Eigenvalues, ascending, above columns of eigenvectors; one triangle is read."""
+    return apply(ops.EIGH, x, lower=lower)
 
 
 def qr_columns(x: Tensor) -> Tensor:
