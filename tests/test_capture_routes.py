@@ -174,7 +174,7 @@ def _doubled(x: Any) -> Any:
     ("name", "call"),
     [
         ("jax.numpy.fft.rfft", lambda jax, x: jax.numpy.fft.rfft(x).real),
-        ("jax.numpy.linalg.svd", lambda jax, x: jax.numpy.linalg.svd(x)[0]),
+        ("jax.numpy.linalg.lstsq", lambda jax, x: jax.numpy.linalg.lstsq(x, x)[0]),
         ("jax.numpy.nonzero", lambda jax, x: x * jax.numpy.nonzero(x)[0][0]),
         ("jax.lax.while_loop", lambda jax, x: jax.lax.while_loop(_is_low, _doubled, x)),
     ],
