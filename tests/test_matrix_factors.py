@@ -245,3 +245,22 @@ def test_what_does_not_solve_its_equation_is_not_converted() -> None:
     converted = xg.function(nearly_solved, native=False, dialect="jax")
     with pytest.raises(xg.MultigradError, match="another function"):
         xg.vjp(converted, a, b)[1](np.ones((1, 3)))
+
+
+@pytest.mark.needs("jax")
+def test_a_pseudo_inverse_of_equal_and_lost_rank_has_jaxs_gradient() -> None:
+    import jax
+
+    def inverses(x: Tensor) -> Tensor:
+        return jax.vmap(jax.numpy.linalg.pinv)(x)
+
+    given = np.stack([2 * np.eye(3)[:, :2], np.ones((3, 2))])
+    with jax.enable_x64(True):
+        value, pull = jax.vjp(inverses, given)
+        weights = np.cos(np.arange(value.size)).reshape(value.shape)
+        (wanted,) = pull(jax.numpy.asarray(weights))
+    found, pullback = xg.vjp(xg.function(inverses, native=False, dialect="jax"), given)
+    np.testing.assert_allclose(found, value, 1e-9, 1e-9)
+    gradient = pullback(weights)
+    gradient = gradient[0] if isinstance(gradient, tuple) else gradient
+    np.testing.assert_allclose(gradient, wanted, 1e-9, 1e-9)

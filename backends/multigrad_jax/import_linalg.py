@@ -13,7 +13,7 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing import xp_transposes as transposes
 from multigrad.tracing.trace import cast
 
-from .import_primitives import Operand, Step, Unknown
+from .import_primitives import Handler, Operand, Step, Unknown
 
 
 def cholesky(step: Step) -> Operand:
@@ -93,9 +93,33 @@ def slogdet(x: Any) -> tuple[Any, Any]:
     return tuple(xp.slogdet(x))
 
 
+def pinv(x: Any) -> tuple[Any]:
+    """With jax's own cutoff."""
+    return (linalg.pinv(x, None, 10.0),)
+
+
+def has_own_cutoff(jaxpr: Any) -> bool:
+    """Return whether the cutoff of a pseudo-inverse is jax's, ten eps a row, which it computes
+    first.
+    """
+    (x,) = jaxpr.invars
+    equation = jaxpr.eqns[0]
+    if equation.primitive.name in ("jit", "pjit"):
+        return equation.invars == [x] and has_own_cutoff(equation.params["jaxpr"].jaxpr)
+    numbers = [float(each.val) for each in equation.invars if hasattr(each, "val")]
+    if equation.primitive.name != "mul" or len(numbers) != 2:
+        return False
+    wanted = 10 * max(x.aval.shape[-2:]) * float(np.finfo(x.aval.dtype).eps)
+    return bool(np.isclose(numbers[0] * numbers[1], wanted, 1e-6, 0))
+
+
 # The derivative of their steps is not known where a matrix is singular; that of the op is theirs.
-OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {"_det": det, "_slogdet_lu": slogdet}
-LINALG: dict[str, Callable[[Step], Operand]] = {
+OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "_det": det, "_pinv": pinv, "_slogdet_lu": slogdet,
+}  # fmt: skip
+# Those of which nothing but the op has the derivative, and what must hold for it.
+ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
+LINALG: dict[str, Handler] = {
     "cholesky": cholesky, "eigh": eigh, "lu": lu,
     "lu_pivots_to_permutation": lu_pivots_to_permutation, "qr": qr, "svd": svd,
     "triangular_solve": triangular_solve,

@@ -77,14 +77,15 @@ def factored(x: Tensor) -> tuple[Tensor, Tensor]:
     def step(i: Tensor, x: Tensor, pivots: Tensor) -> tuple[Tensor, ...]:
         candidates = tf.where(rows >= i, tf.abs(x[..., i]), -1)
         best = tf.argmax(candidates, -1, output_type=tf.int32)
-        x = exchanged(x, i, best[..., None, None], rows[:, None])
+        x = exchanged(x, i, tf.reshape(best, tf.concat([batch, [1, 1]], 0)), rows[:, None])
         top, pivot = x[..., i, None, :], x[..., i, i, None]
         lower = x[..., i] / tf.where(pivot == 0, tf.ones_like(pivot), pivot)
         lower = tf.where(rows > i, lower, x[..., i])
-        rest = x - lower[..., None] * top
+        column = tf.expand_dims(lower, -1)
+        rest = x - column * top
         x = tf.where((rows[:, None] > i) & (columns > i), rest, x)
-        x = tf.where(columns == i, lower[..., None], x)
-        return i + 1, x, tf.where(tf.range(count) == i, best[..., None], pivots)
+        x = tf.where(columns == i, column, x)
+        return i + 1, x, tf.where(tf.range(count) == i, tf.expand_dims(best, -1), pivots)
 
     pivots = tf.zeros(tf.concat([batch, [count]], 0), tf.int32)
     state = (0, x, pivots)
