@@ -90,7 +90,7 @@ def check_jax(call: Call, library: Any, room: Any) -> None:
 
     run = program(call, library, room)
     with jax.enable_x64(True):
-        results, pull = jax.vjp(lambda *given: flat(run(*given)), *arrays())
+        results, pull = jax.vjp(jax.jit(lambda *given: flat(run(*given))), *arrays())
         wanted = [np.asarray(each) for each in results]
         slopes = [np.asarray(g) for g in pull([*map(jax.numpy.asarray, weights_of(wanted))])]
         check(run, wanted, slopes, 1e-9, "jax")
