@@ -40,7 +40,10 @@ def inv(x: Tensor) -> Tensor:
 @widened
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
-    return torch.linalg.pinv(x, rtol=cutoff)
+    # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    inverse = torch.where(s > cutoff * s[..., :1], 1 / s, 0)
+    return vh.mT @ (inverse[..., None] * u.mT)
 
 
 @widened
