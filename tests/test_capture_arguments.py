@@ -53,6 +53,8 @@ UNREAD: dict[str, str] = {
     "conjugate": "the tensors of a rule are real",
     "num": "the number of parts is that of the sizes",
     "api_version": "there is one",
+    "driver": EXACT, "lapack_driver": EXACT, "lwork": EXACT, "turbo": EXACT, "use_magma": EXACT,
+    "implementation": EXACT, "sort_eigenvalues": ORDER,
     "shape_invariants": GRAPHS, "parallel_iterations": GRAPHS, "swap_memory": GRAPHS,
 }  # fmt: skip
 # The same of one function; "*" for what refuses all calls.
@@ -74,6 +76,8 @@ UNREAD_BY: dict[tuple[str, str], str] = {
     ("meshgrid", "copy"): "an update of a view is refused",
     ("slogdet", "method"): EXACT, ("scipy_inv", "lower"): "it acts on what is assumed: refused",
     ("triangular_solve", "conjugate_a"): "the tensors of a rule are real",
+    ("scipy_eigh", "type"): "it is of a generalized problem, which is refused",
+    ("scipy_eigvalsh", "type"): "likewise",
     ("cond", "linear"): "it is of forward mode, and has no effect",
     ("record", "return_indices"): "it is the function that gives them",
     ("undecorated", "args"): "the function itself is taken",

@@ -81,6 +81,8 @@ ROWS: dict[str, Arguments] = {
         of_positive_matrix,
     ),
     **named("linalg.cholesky_solve linalg.solve linalg.triangular_solve", of_system),
+    **named("linalg.eigvalsh linalg.lu", of_positive_matrix),
+    "linalg.lu_solve": lambda x, y: (of_system(x, y)[0], np.array([0, 2, 1]), of_system(x, y)[1]),
     "linalg.tensor_diag": lambda x, y: (x[0],),
     "linalg.tensor_diag_part": lambda x, y: (x[:3, :3],),
     "linalg.cross": lambda x, y: (x[:, :3], y[:, :3]),
@@ -187,6 +189,8 @@ ELSEWHERE = (
     "compat.v1.cond", "compat.v1.while_loop", "cond", "gradients", "switch_case", "while_loop",
     *CONVOLUTIONS.split(),
     *QUANTIZATION.split(),
+    # The signs of vectors are the library's: `test_matrix_factors_names.py`.
+    "linalg.svd", "linalg.eigh", "linalg.qr",
 )  # fmt: skip
 
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
-import multigrad as xg
+from .harness.linear_names import Call, check_jax, check_numpy, check_tensorflow, check_torch
 
-Tensor = Any
-Call = Callable[..., Any]
-
-# Square matrices a, positive ones s, right sides b of matrices and v of vectors, r with more rows;
-# A, S, B, V are one of each. `m` is the room of linear algebra.
 TORCH: dict[str, Call] = {
     "linalg.cholesky": lambda t, m, a, s, b, v, r: (m.cholesky(s), m.cholesky(s, upper=True)),
     "linalg.cholesky_ex": lambda t, m, a, s, b, v, r: m.cholesky_ex(s).L,
@@ -126,78 +118,17 @@ TENSORFLOW: dict[str, Call] = {
 }  # fmt: skip
 
 
-def arrays() -> list[np.ndarray[Any, Any]]:
-    """a, what makes s of it, b, v and r."""
-    draw = np.random.default_rng(3)
-    shapes = ((2, 3, 3), (2, 3, 2), (2, 3), (2, 4, 3))
-    a, b, v, r = (draw.normal(size=shape) for shape in shapes)
-    return [a + 2 * np.eye(3), np.eye(3), b, v, r]
-
-
-def program(call: Call, library: Any, room: Any) -> Call:
-    """Return the function that is captured."""
-
-    def run(a: Tensor, one: Tensor, b: Tensor, v: Tensor, r: Tensor) -> Any:
-        s = a @ a.swapaxes(-1, -2) + (one + one.T) / 2
-        return call(library, room, a, s, b, v, r)
-
-    return run
-
-
-def flat(results: Any) -> list[Any]:
-    return [*results] if isinstance(results, tuple) else [results]
-
-
-def weights_of(results: list[Any]) -> list[Any]:
-    return [np.cos(np.arange(np.size(r))).reshape(np.shape(r)) for r in results]
-
-
-def check(run: Call, wanted: list[Any], slopes: list[Any], rtol: float, dialect: str) -> None:
-    """Compare a function on NumPy with a library's results and gradients."""
-    outputs, pullback = xg.vjp(xg.function(run, native=False, dialect=dialect), *arrays())
-    given = flat(outputs)
-    for each, own in zip(given, wanted, strict=True):
-        np.testing.assert_allclose(each, own, 1e-9, 1e-9)
-    weights = weights_of(wanted)
-    gradients = pullback(tuple(weights) if isinstance(outputs, tuple) else weights[0])
-    for each, own in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(each, own, rtol, rtol)
-
-
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", TORCH)
 @pytest.mark.filterwarnings("ignore:torch.(cholesky|triangular_solve) is deprecated")
 def test_a_name_of_torch_means_what_torch_computes(name: str) -> None:
-    import torch
-
-    run = program(TORCH[name], torch, torch.linalg)
-    tensors = [torch.tensor(array, requires_grad=True) for array in arrays()]
-    results = flat(run(*tensors))
-    wanted = [each.detach().numpy() for each in results]
-    pairs = zip(results, weights_of(wanted), strict=True)
-    total = sum((each * torch.tensor(w)).sum() for each, w in pairs)
-    slopes = torch.autograd.grad(total, tensors, materialize_grads=True)
-    check(run, wanted, [g.numpy() for g in slopes], 1e-9, "torch")
+    check_torch(TORCH[name])
 
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("name", TENSORFLOW)
 def test_a_name_of_tensorflow_means_what_tensorflow_computes(name: str) -> None:
-    import tensorflow as tf
-
-    call = TENSORFLOW[name]
-
-    def run(a: Tensor, one: Tensor, b: Tensor, v: Tensor, r: Tensor) -> Any:
-        return call(tf, tf.linalg, a, tf.matmul(a, a, transpose_b=True) + one, b, v, r)
-
-    tensors = [tf.constant(array) for array in arrays()]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        results = flat(run(*tensors))
-        pairs = zip(results, weights_of(results), strict=True)
-        total = sum(tf.reduce_sum(each * w) for each, w in pairs)
-    slopes = tape.gradient(total, tensors, unconnected_gradients="zero")
-    check(run, [each.numpy() for each in results], [*map(np.asarray, slopes)], 1e-9, "tensorflow")
+    check_tensorflow(TENSORFLOW[name])
 
 
 @pytest.mark.needs("jax")
@@ -206,17 +137,11 @@ def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call]) -> None:
     import jax
     import jax.scipy.linalg
 
-    rooms = (jax, jax.numpy.linalg) if table is JAX else (jax.numpy, jax.numpy.linalg)
-    rooms = (jax.numpy, jax.scipy.linalg) if table is SCIPY else rooms
+    room = jax.scipy.linalg if table is SCIPY else jax.numpy.linalg
     for name, call in table.items():
         if (table is SCIPY) and name == "solve":
             continue  # jax takes no "pos" for a vector's sake; below
-        run = program(call, *rooms)
-        with jax.enable_x64(True):
-            results, pull = jax.vjp(lambda *given, run=run: flat(run(*given)), *arrays())
-            wanted = [np.asarray(each) for each in results]
-            slopes = [np.asarray(g) for g in pull([*map(jax.numpy.asarray, weights_of(wanted))])]
-            check(run, wanted, slopes, 1e-9, "jax")
+        check_jax(call, jax if table is JAX else jax.numpy, room)
 
 
 @pytest.mark.parametrize(
@@ -232,25 +157,4 @@ def test_a_name_of_numpy_and_scipy_means_what_it_computes(room: str, name: str) 
     if name in NEWER and not hasattr(np.linalg, name):
         pytest.skip(f"np.linalg.{name} is of NumPy 2")
     tables = NUMPY | NEWER if room == "numpy" else SCIPY | ONLY_SCIPY
-    run = program(tables[name], np, np.linalg if room == "numpy" else scipy.linalg)
-    wanted = [np.asarray(each) for each in flat(run(*arrays()))]
-    weights = weights_of(wanted)
-
-    def total(given: list[Any]) -> float:
-        return sum(float(np.sum(y * w)) for y, w in zip(flat(run(*given)), weights, strict=True))
-
-    check(run, wanted, slopes_of(total, arrays()), 2e-6, "numpy")
-
-
-def slopes_of(total: Callable[[list[Any]], float], given: list[Any]) -> list[Any]:
-    """Central differences."""
-    step, found = 1e-6, [np.zeros_like(array) for array in given]
-    for array, slopes in zip(given, found, strict=True):
-        for at in np.ndindex(array.shape):
-            kept = array[at]
-            ends = []
-            for array[at] in (kept + step, kept - step):
-                ends.append(total(given))
-            array[at] = kept
-            slopes[at] = (ends[0] - ends[1]) / (2 * step)
-    return found
+    check_numpy(tables[name], np.linalg if room == "numpy" else scipy.linalg)

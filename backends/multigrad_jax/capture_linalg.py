@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import linalg as jsp
 
-from multigrad.capture import linalg, numpy_linalg, parts, scipy_linalg
+from multigrad.capture import factors, linalg, numpy_linalg, parts, scipy_linalg
+from multigrad.ir.types import INT32
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
 SLOGDET = type(jnp.linalg.slogdet(jnp.eye(1)))
+SVD, EIGH, QR = (type(f(jnp.eye(1))) for f in (jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.qr))
 
 
 # --- jax.numpy.linalg -----------------------------------------------------------------------------
@@ -28,6 +30,29 @@ def pinv(a: Tensor, rtol: Any = None, hermitian: bool = False, *, rcond: Any = N
 
 def slogdet(a: Tensor, *, method: str | None = None) -> Any:
     return SLOGDET(*xp.slogdet(a))
+
+
+def svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False,
+        subset_by_index: Any = None) -> Any:  # fmt: skip
+    if hermitian or subset_by_index is not None:
+        raise TypeError("svd with hermitian or subset_by_index")
+    if not compute_uv:
+        return factors.svdvals(a)
+    return SVD(*factors.svd(a, full_matrices))
+
+
+def eigh(a: Tensor, UPLO: str | None = None, symmetrize_input: bool = True) -> Any:
+    upper = UPLO is not None and factors.is_upper(UPLO)
+    return EIGH(*factors.eigh(linalg.symmetric(a) if symmetrize_input else a, upper))
+
+
+def eigvalsh(a: Tensor, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Tensor:
+    return eigh(a, UPLO, symmetrize_input)[0]
+
+
+def qr(a: Tensor, mode: str = "reduced") -> Any:
+    results = factors.numpy_qr(a, mode)
+    return results if mode == "r" else QR(*results)
 
 
 # --- jax.scipy.linalg -----------------------------------------------------------------------------
@@ -64,6 +89,30 @@ def inv(a: Tensor, overwrite_a: bool = False, check_finite: bool = True) -> Tens
     return xp.inv(a)
 
 
+def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0,
+             overwrite_b: bool = False, check_finite: bool = True) -> Tensor:  # fmt: skip
+    if parts.rank(b) != 1 and linalg.has_vectors(lu_and_piv[0], b):
+        raise TypeError("lu_solve of a batch of vectors; use lu_solve(lu, b[..., None])")
+    return scipy_linalg.lu_solve(lu_and_piv, b, trans)
+
+
+def lu(a: Tensor, permute_l: bool = False, overwrite_a: bool = False,
+       check_finite: bool = True) -> Any:  # fmt: skip
+    return scipy_linalg.scipy_lu(a, permute_l)
+
+
+def scipy_eigh(
+    a: Tensor, b: Any = None, lower: bool = True, eigvals_only: bool = False,
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True, eigvals: Any = None,
+    type: int = 1, check_finite: bool = True,
+) -> Any:  # fmt: skip
+    """Of a matrix and its transpose, as jax has it."""
+    if b is not None or eigvals is not None or type != 1:
+        raise TypeError("eigh with b, eigvals or another type")
+    values, vectors = factors.eigh(linalg.symmetric(a), not lower)
+    return values if eigvals_only else (values, vectors)
+
+
 # --- jax.lax.linalg -------------------------------------------------------------------------------
 def lax_cholesky(x: Tensor, *, symmetrize_input: bool = True) -> Tensor:
     return xp.cholesky(linalg.symmetric(x) if symmetrize_input else x)
@@ -80,11 +129,44 @@ def triangular_solve(
     )  # fmt: skip
 
 
+def lax_lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    packed, pivots = factors.lu_factor(x)
+    return packed, pivots, xp.cast(factors.permutation(pivots, x), INT32)
+
+
+def lax_svd(x: Tensor, *, full_matrices: bool = True, compute_uv: bool = True,
+            subset_by_index: Any = None, algorithm: Any = None) -> Any:  # fmt: skip
+    if subset_by_index is not None:
+        raise TypeError("svd with subset_by_index")
+    return factors.svd(x, full_matrices) if compute_uv else factors.svdvals(x)
+
+
+def lax_eigh(x: Tensor, *, lower: bool = True, symmetrize_input: bool = True,
+             sort_eigenvalues: bool = True, subset_by_index: Any = None,
+             implementation: Any = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The vectors, and the values, sorted or not."""
+    if subset_by_index is not None:
+        raise TypeError("eigh with subset_by_index")
+    w, v = factors.eigh(linalg.symmetric(x) if symmetrize_input else x, not lower)
+    return v, w
+
+
+def lax_qr(x: Tensor, *, pivoting: bool = False, full_matrices: bool = True,
+           use_magma: Any = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    if pivoting:
+        raise TypeError("qr with pivoting")
+    return factors.qr(x, full_matrices)
+
+
 ALIASES: dict[Any, Any] = {
     **{getattr(jnp.linalg, name): handler for name, handler in numpy_linalg.ROWS.items()},
     jnp.linalg.cholesky: cholesky, jnp.linalg.pinv: pinv, jnp.linalg.slogdet: slogdet,
     jsp.cholesky: scipy_linalg.scipy_cholesky, jsp.cho_factor: scipy_linalg.cho_factor,
     jsp.cho_solve: cho_solve, jsp.solve_triangular: solve_triangular, jsp.solve: solve,
     jsp.det: det, jsp.inv: inv, jax.lax.linalg.cholesky: lax_cholesky,
-    jax.lax.linalg.triangular_solve: triangular_solve,
+    jax.lax.linalg.triangular_solve: triangular_solve, jnp.linalg.svd: svd, jnp.linalg.eigh: eigh,
+    jnp.linalg.eigvalsh: eigvalsh, jnp.linalg.qr: qr, jsp.lu_factor: scipy_linalg.lu_factor,
+    jsp.lu_solve: lu_solve, jsp.lu: lu, jsp.svd: scipy_linalg.scipy_svd, jsp.eigh: scipy_eigh,
+    jsp.qr: scipy_linalg.scipy_qr, jax.lax.linalg.lu: lax_lu, jax.lax.linalg.svd: lax_svd,
+    jax.lax.linalg.eigh: lax_eigh, jax.lax.linalg.qr: lax_qr,
 }  # fmt: skip

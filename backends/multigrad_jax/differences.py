@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
+from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
 
 MEASURED = "jax 0.10"
 TANH = "its own tanh, off by 3.5 eps near 1"
@@ -20,6 +20,7 @@ def is_tiny_width(x: Any, params: dict[str, Any]) -> Any:
 
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
     Difference(
         "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",
         "XLA sets the processor to flush them; ours follow where they meet its arithmetic",
@@ -42,7 +43,8 @@ KEPT: tuple[Difference, ...] = (
         "compiled code cannot raise; what is put outside is dropped",
     ),
     Difference(
-        "cholesky, inv, solve", "matrices", ALL, "NaN or an infinity for a matrix that has none",
+        "cholesky, inv, solve, svd, eigh", "matrices", ALL,
+        "NaN or an infinity for a matrix that has none",
         "compiled code cannot raise, as NumPy does",
     ),
     Difference("cbrt", "slope", ("float64",), "4.3 eps", "its own cbrt, whose square it is",

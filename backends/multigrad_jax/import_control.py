@@ -21,6 +21,7 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import cast
 
 from .import_elementwise import repeated
+from .import_linear_solve import custom_linear_solve
 from .import_primitives import Operand, Scope, Unknown, integers
 
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
@@ -236,18 +237,7 @@ def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
     return cast(scope.whole(operand, shape), dtype)
 
 
-# --- what has its own derivative ------------------------------------------------------------------
-def custom_linear_solve(
-    run: Run, scope: Scope, equation: Any, operands: list[Operand]
-) -> list[Operand]:
-    """What solves a linear equation, whose derivative is that of its steps."""
-    lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
-    start = lengths.matvec + lengths.vecmat
-    constants = operands[start : start + lengths.solve]
-    right = operands[start + lengths.solve + lengths.transpose_solve :]
-    return run_closed(run, scope, jaxprs.solve, [*constants, *right])
-
-
+# --- platforms ------------------------------------------------------------------------------------
 def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """The way of all platforms, as a graph is for any; else the first one's."""
     platforms = equation.params["platforms"]

@@ -34,7 +34,7 @@ from .import_control import CONTROL
 from .import_convolutions import CONVOLUTIONS
 from .import_custom import CALLED, Called, reading
 from .import_elementwise import ELEMENTS
-from .import_linalg import LINALG, OWN
+from .import_linalg import LINALG, ONLY_OWN, OWN
 from .import_places import PLACES
 from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 from .importer import own_gradient
@@ -208,15 +208,18 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
     if inner is not None:
         constants = inner.consts if isinstance(inner, core.ClosedJaxpr) else ()
         plain = inner.jaxpr if isinstance(inner, core.ClosedJaxpr) else inner
-        named = NAMED.get(equation.params.get("name", "")) if is_jaxs_own(plain) else None
-        if named is not None and len(operands) == 1:
-            return [Operand(named(operands[0].value), operands[0].shape)]
-        own = OWN.get(plain.debug_info.func_name) if name == "custom_jvp_call" else None
-        if own is not None and is_jaxs_own(plain) and factors_its_argument(plain):
+        meant = NAMED.get(equation.params.get("name", "")) if is_jaxs_own(plain) else None
+        if meant is not None and len(operands) == 1:
+            return [Operand(meant(operands[0].value), operands[0].shape)]
+        named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
+        own = OWN.get(named) if is_jaxs_own(plain) else None
+        fits = ONLY_OWN.get(named, factors_its_argument)
+        if own is not None and factors_its_argument(plain) and fits(plain):
             values = _whole(scope, equation, operands)
             shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
             return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
-        if name.startswith("custom_") and not is_jaxs_own(plain):
+        lost = name.startswith("custom_") and not is_jaxs_own(plain)
+        if lost or (own is not None and named in ONLY_OWN):
             scope.trace.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)
     if equation.primitive is CALLED:
@@ -273,7 +276,7 @@ def factors_its_argument(jaxpr: Any) -> bool:
     for equation in jaxpr.eqns:
         if equation.invars[:1] != jaxpr.invars:
             continue
-        if equation.primitive.name == "lu":
+        if equation.primitive.name in ("lu", "svd"):
             return True
         inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
         if inner is not None and factors_its_argument(getattr(inner, "jaxpr", inner)):

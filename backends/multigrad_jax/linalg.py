@@ -12,7 +12,7 @@ from jax import lax
 
 from multigrad.backend import rows_of
 
-from .elementwise import widened
+from .elementwise import accumulated, widened
 
 Tensor = Any
 
@@ -62,6 +62,37 @@ def logabsdet(x: Tensor) -> Tensor:
 @widened
 def signdet(x: Tensor) -> Tensor:
     return jnp.linalg.slogdet(x).sign
+
+
+# --- factors --------------------------------------------------------------------------------------
+@widened
+def lu(x: Tensor) -> Tensor:
+    return lax.linalg.lu(x)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return lax.linalg.lu(accumulated(x))[1]
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    return lax.linalg.lu_pivots_to_permutation(indices.astype(jnp.int32), like.shape[-2])
+
+
+@widened
+def svd(x: Tensor) -> Tensor:
+    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    return jnp.concatenate((s[..., None, :], u, jnp.swapaxes(vh, -1, -2)), -2)
+
+
+@widened
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    v, w = lax.linalg.eigh(x, lower=lower, symmetrize_input=False)
+    return jnp.concatenate((w[..., None, :], v), -2)
+
+
+@widened
+def qr(x: Tensor) -> Tensor:
+    return jnp.linalg.qr(x)[0]
 
 
 OPS = rows_of(vars())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend import ALL, SIGN_OF_ZERO, Difference, Differences, Mended
+from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
 
 MEASURED = "tensorflow 2.21"
 POW = "Eigen's vectorized pow, the worse the larger the exponent"
@@ -21,6 +21,7 @@ def elu_by_exp(x: Any) -> Any:
 
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
     Difference(
         "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",
         "its kernels set the processor to flush them",
@@ -41,8 +42,8 @@ KEPT: tuple[Difference, ...] = (
     Difference("tanh_shrink", "slope", ("float64",), "4.2 eps of 1", TANH, ulps=5),
     Difference("gelu, approximate", "slope", ("float64",), "6 eps of x", TANH, ulps=6),
     Difference(
-        "cholesky", "matrices", ALL, "NaN for a matrix that has no factor",
-        "its kernel warns, where NumPy raises",
+        "cholesky, svd", "matrices", ALL, "NaN for a matrix that has no factor",
+        "its kernels warn, where NumPy raises",
     ),
     Difference("pow", "value", ("float64",), "16 eps", POW, ulps=16),
     Difference("pow", "slope", ("float64",), "312 eps at (-1.07, 10,000)", POW, ulps=320),
@@ -66,6 +67,7 @@ MENDED: tuple[Mended, ...] = (
     Mended("tf.nn.softmax", "float16", "1.8, not rounded once"),
     Mended("tf.sort, argsort, argmax", "all", "NaN anywhere: [-inf 1 nan 2 3 nan 0 inf] counts as "
                                               "sorted"),
+    Mended("tf.linalg.lu", "all", "square matrices alone; an error for a singular one; not in XLA"),
     Mended("tf.linalg.cholesky", "all", "uninitialized above the diagonal where it fails"),
     Mended("tf.linalg", "float16, bfloat16", "some without a kernel"),
     Mended("tf.pad in tf.vectorized_map", "all", "drops its constant_values"),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from multigrad.backend import rows_of
 
-from .elementwise import widened
+from .elementwise import accumulated, widened
 
 Tensor = Any
 
@@ -62,6 +62,85 @@ def logabsdet(x: Tensor) -> Tensor:
 @widened
 def signdet(x: Tensor) -> Tensor:
     return tf.linalg.slogdet(x).sign
+
+
+# --- factors --------------------------------------------------------------------------------------
+def factored(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the packed LU factors and the pivots.
+
+    Its own kernel (2.21) takes square matrices that have an inverse, outside of XLA.
+    """
+    shape, static = tf.shape(x), x.shape
+    batch, count = shape[:-2], tf.minimum(shape[-2], shape[-1])
+    rows, columns = tf.range(shape[-2]), tf.range(shape[-1])
+
+    def step(i: Tensor, x: Tensor, pivots: Tensor) -> tuple[Tensor, ...]:
+        candidates = tf.where(rows >= i, tf.abs(x[..., i]), -1)
+        best = tf.argmax(candidates, -1, output_type=tf.int32)
+        x = exchanged(x, i, tf.reshape(best, tf.concat([batch, [1, 1]], 0)), rows[:, None])
+        top, pivot = x[..., i, None, :], x[..., i, i, None]
+        lower = x[..., i] / tf.where(pivot == 0, tf.ones_like(pivot), pivot)
+        lower = tf.where(rows > i, lower, x[..., i])
+        column = tf.expand_dims(lower, -1)
+        rest = x - column * top
+        x = tf.where((rows[:, None] > i) & (columns > i), rest, x)
+        x = tf.where(columns == i, column, x)
+        return i + 1, x, tf.where(tf.range(count) == i, tf.expand_dims(best, -1), pivots)
+
+    pivots = tf.zeros(tf.concat([batch, [count]], 0), tf.int32)
+    state = (0, x, pivots)
+    _, packed, pivots = tf.while_loop(
+        lambda i, *_: i < count,
+        step,
+        state,
+        shape_invariants=(tf.TensorShape([]), static, pivots.shape),
+    )
+    return packed, pivots
+
+
+def exchanged(x: Tensor, i: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+    """Return x with row i and another one, of each matrix, exchanged."""
+    lower = tf.reduce_sum(tf.where(rows == other, x, tf.zeros_like(x)), -2, keepdims=True)
+    return tf.where(rows == i, lower, tf.where(rows == other, x[..., i, None, :], x))
+
+
+@widened
+def lu(x: Tensor) -> Tensor:
+    return factored(x)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return tf.cast(factored(accumulated(x))[1], tf.int64)
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    rows = tf.range(tf.shape(like, tf.int64)[-2])
+    shape = tf.concat([tf.shape(indices)[:-1], tf.shape(rows)], 0)
+
+    def step(i: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        moved = exchanged(places[..., None], i, indices[..., i, None, None], rows[:, None])
+        return i + 1, moved[..., 0]
+
+    places = tf.broadcast_to(rows, shape)
+    count = tf.shape(indices, tf.int64)[-1]
+    return tf.while_loop(lambda i, _: i < count, step, (tf.constant(0, tf.int64), places))[1]
+
+
+@widened
+def svd(x: Tensor) -> Tensor:
+    s, u, v = tf.linalg.svd(x)
+    return tf.concat((s[..., None, :], u, v), -2)
+
+
+@widened
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = tf.linalg.eigh(x if lower else tf.linalg.matrix_transpose(x))
+    return tf.concat((w[..., None, :], v), -2)
+
+
+@widened
+def qr(x: Tensor) -> Tensor:
+    return tf.linalg.qr(x)[0]
 
 
 OPS = rows_of(vars())

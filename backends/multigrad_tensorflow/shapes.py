@@ -178,9 +178,9 @@ def stack(*arrays: Tensor, axis: int) -> Tensor:
 
 
 def part(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
-    begin = [0] * x.shape.rank
-    begin[axis] = start
-    return tf.slice(x, begin, tf.shape(like))
+    begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
+    begin[axis], size[axis] = start, length_of(like, axis)
+    return tf.slice(x, begin, size)
 
 
 def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from multigrad.capture import linalg, norms, parts
+from multigrad.capture import diagonals, factors, linalg, norms, parts
+from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.answers import note_assertion
 from multigrad.tracing.trace import Value
@@ -49,6 +50,88 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
 
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     return linalg.cholesky_inverse(input, upper)
+
+
+def check_pivot(pivot: bool) -> None:
+    if not pivot:
+        raise TypeError("LU factors without pivots")
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> Any:
+    """Pivots count from 1."""
+    check_pivot(pivot)
+    return TYPES.linalg_lu_factor(factors.lu_factor(A, 1))
+
+
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    check_pivot(pivot)
+    packed, pivots = factors.lu_factor(A, 1)
+    diagonal = diagonals.matrix_diagonal(packed)
+    return TYPES.linalg_lu_factor_ex((packed, pivots, succeeded(A, xp.reciprocal(diagonal))))
+
+
+def lu(A: Tensor, *, pivot: bool = True) -> Any:
+    check_pivot(pivot)
+    return TYPES.linalg_lu(factors.lu(A))
+
+
+def linalg_lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True,
+                    adjoint: bool = False) -> Tensor:  # fmt: skip
+    places = factors.permutation(pivots - 1, LU)
+    if left:
+        return factors.lu_solve(LU, places, B, adjoint)
+    return linalg.turned(factors.lu_solve(LU, places, linalg.turned(B), not adjoint))
+
+
+def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    return linalg_lu_solve(LU_data, LU_pivots, input)
+
+
+def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True,
+              unpack_pivots: bool = True) -> Any:  # fmt: skip
+    if not (unpack_data and unpack_pivots):
+        raise TypeError("lu_unpack of a part")
+    places = factors.permutation(LU_pivots - 1, LU_data)
+    matrix = xp.cast(factors.permutation_matrix(places), T)
+    return TYPES.lu_unpack((matrix, *factors.unpacked(LU_data)))
+
+
+def linalg_svd(A: Tensor, full_matrices: bool = True, *, driver: Any = None) -> Any:
+    return TYPES.linalg_svd(factors.svd(A, full_matrices))
+
+
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
+    """v is not transposed."""
+    if not compute_uv:
+        raise TypeError("svd without vectors; use torch.linalg.svdvals")
+    u, s, vh = factors.svd(input, not some)
+    return TYPES.svd((u, s, linalg.turned(vh)))
+
+
+def svdvals(A: Tensor, *, driver: Any = None) -> Tensor:
+    return factors.svdvals(A)
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Any:
+    return TYPES.linalg_eigh(factors.eigh(A, factors.is_upper(UPLO)))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    return factors.eigvalsh(A, factors.is_upper(UPLO))
+
+
+def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
+    if mode == "r":
+        raise TypeError("qr of r alone, of which torch has no gradient")
+    return TYPES.linalg_qr(factors.numpy_qr(A, mode))
+
+
+def qr(input: Tensor, some: bool = True) -> Any:
+    return TYPES.qr(factors.qr(input, not some))
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    return factors.cond(A, p)
 
 
 # --- systems --------------------------------------------------------------------------------------
@@ -132,7 +215,7 @@ def linalg_slogdet(A: Tensor) -> Any:
 # --- norms ---------------------------------------------------------------------------------------
 def norm(input: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *,
          dtype: Any = None) -> Tensor:  # fmt: skip
-    return norms.norm(_converted(input, dtype), ord, dim, keepdim)
+    return factors.norm(_converted(input, dtype), ord, dim, keepdim)
 
 
 def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
@@ -142,7 +225,7 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *,
                 dtype: Any = None) -> Tensor:  # fmt: skip
-    return norms.matrix_norm(_converted(A, dtype), ord, dim, keepdim)
+    return factors.matrix_norm(_converted(A, dtype), ord, dim, keepdim)
 
 
 def _converted(x: Tensor, dtype: Any) -> Tensor:
@@ -153,15 +236,18 @@ def _converted(x: Tensor, dtype: Any) -> Tensor:
 SHARED: dict[str, Callable[..., Any]] = {
     "cholesky": cholesky, "cholesky_inverse": cholesky_inverse, "cholesky_solve": cholesky_solve,
     "det": det, "inverse": inverse, "logdet": logdet, "pinverse": pinverse, "slogdet": slogdet,
-    "triangular_solve": triangular_solve,
+    "lu_solve": lu_solve, "qr": qr, "svd": svd, "triangular_solve": triangular_solve,
 }  # fmt: skip
 LINALG: dict[str, Callable[..., Any]] = {
     "cholesky": linalg_cholesky, "cholesky_ex": cholesky_ex, "solve": solve, "solve_ex": solve_ex,
     "solve_triangular": solve_triangular, "inv": inv, "inv_ex": inv_ex, "pinv": pinv,
     "det": linalg_det, "slogdet": linalg_slogdet, "norm": norm, "vector_norm": vector_norm,
-    "matrix_norm": matrix_norm,
+    "matrix_norm": matrix_norm, "lu_factor": lu_factor, "lu_factor_ex": lu_factor_ex, "lu": lu,
+    "lu_solve": linalg_lu_solve, "svd": linalg_svd, "svdvals": svdvals, "eigh": eigh,
+    "eigvalsh": eigvalsh, "qr": linalg_qr, "cond": cond,
 }  # fmt: skip
 ALIASES: dict[Any, Callable[..., Any]] = {
+    torch.lu_unpack: lu_unpack,
     **{getattr(torch, name): handler for name, handler in SHARED.items()},
     **{getattr(_T, name): handler for name, handler in SHARED.items()},
     **{getattr(torch.linalg, name): handler for name, handler in LINALG.items()},

@@ -16,7 +16,7 @@ from ..ir.types import FLOATS, T, Type, dtype_name, is_float
 from ..ops.numerics import as_numpy_dtype
 from ..random import REPLAYED
 from .contract import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Reader, Tensors
-from .differences import ALL, KINDS, SIGN_OF_ZERO, Difference, Differences, Mended
+from .differences import ALL, KINDS, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
 from .emitted import Attached, Body, Code, Emitted, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
@@ -28,6 +28,7 @@ __all__ = [
     "FLOATS",
     "KINDS",
     "REPLAYED",
+    "SIGNS_OF_VECTORS",
     "SIGN_OF_ZERO",
     "Attached",
     "Autodiff",

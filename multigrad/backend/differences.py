@@ -20,7 +20,7 @@ KINDS = {
     "subnormals": "numbers below the smallest normal one",
     "zero": "which of 0 and -0 comes out",
     "integers": "integers, and what stands at the places that they name",
-    "matrices": "what comes of a matrix that has no factor or inverse",
+    "matrices": "what comes of a matrix without a factor or inverse, or with several",
     "compiled": "the result of ops that meet in compiled code",
 }
 
@@ -84,6 +84,14 @@ class Differences:
 
 
 # relu, clip and their like are limits too: to settle it would take one more pass over memory.
+SIGNS_OF_VECTORS = Difference(
+    "svd, eigh, qr",
+    "matrices",
+    ALL,
+    "vectors of either sign, of equal values in any basis",
+    "the library's own are given; what does not depend on the choice is the same everywhere",
+    settled=False,
+)
 SIGN_OF_ZERO = Difference(
     "maximum, minimum, clip, relu, relu6",
     "zero",

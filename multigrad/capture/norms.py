@@ -48,7 +48,9 @@ def matrix_norm(x: Tensor, ord: Any, axes: Any = (-2, -1), keepdims: bool = Fals
     if ord == "fro":
         return xp.norm(x, axes, keepdims)
     if isinstance(ord, str) or abs(ord) not in BY_SUMS:
-        raise TypeError(f"a matrix norm of order {ord!r}; 'fro', 1, -1, inf and -inf are known")
+        raise TypeError(
+            f"a matrix norm of order {ord!r}; 'fro', 'nuc', 1, 2, inf and their opposites are known"
+        )
     summed = axes[BY_SUMS[abs(ord)]]
     (other,) = (axis for axis in axes if axis != summed)
     sums = xp.sum(xp.abs(x), summed, keepdims=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..tracing import xp_all as xp
-from . import linalg, norms
+from . import factors, linalg
 from .dialect import record_call
 from .parts import block_diag
 
@@ -71,13 +71,75 @@ def scipy_pinv(a: Tensor, *, atol: Any = None, rtol: Any = None, return_rank: bo
 
 def scipy_norm(a: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False,
                check_finite: bool = True) -> Tensor:  # fmt: skip
-    return norms.norm(a, ord, axis, keepdims)
+    return factors.norm(a, ord, axis, keepdims)
+
+
+def lu_factor(a: Tensor, overwrite_a: bool = False,
+              check_finite: bool = True) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return factors.lu_factor(a)
+
+
+def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0,
+             overwrite_b: bool = False, check_finite: bool = True) -> Tensor:  # fmt: skip
+    packed, pivots = lu_and_piv
+    return factors.lu_solve_of(packed, pivots, b, linalg.is_transposed(trans))
+
+
+def scipy_lu(a: Tensor, permute_l: bool = False, overwrite_a: bool = False,
+             check_finite: bool = True, p_indices: bool = False) -> Any:  # fmt: skip
+    if p_indices and not permute_l:
+        raise TypeError("lu with p_indices")
+    p, lower, upper = factors.lu(a)
+    return (xp.matmul(p, lower), upper) if permute_l else (p, lower, upper)
+
+
+def scipy_svd(a: Tensor, full_matrices: bool = True, compute_uv: bool = True,
+              overwrite_a: bool = False, check_finite: bool = True,
+              lapack_driver: str = "gesdd") -> Any:  # fmt: skip
+    return factors.svd(a, full_matrices) if compute_uv else factors.svdvals(a)
+
+
+def scipy_svdvals(a: Tensor, overwrite_a: bool = False, check_finite: bool = True) -> Tensor:
+    return factors.svdvals(a)
+
+
+def scipy_eigh(
+    a: Tensor, b: Any = None, *, lower: bool = True, eigvals_only: bool = False,
+    overwrite_a: bool = False, overwrite_b: bool = False, type: int = 1, check_finite: bool = True,
+    subset_by_index: Any = None, subset_by_value: Any = None, driver: Any = None,
+) -> Any:  # fmt: skip
+    if any(each is not None for each in (b, subset_by_index, subset_by_value)):
+        raise TypeError("eigh with b or a subset")
+    values, vectors = factors.eigh(a, not lower)
+    return values if eigvals_only else (values, vectors)
+
+
+def scipy_eigvalsh(
+    a: Tensor, b: Any = None, *, lower: bool = True, overwrite_a: bool = False,
+    overwrite_b: bool = False, type: int = 1, check_finite: bool = True,
+    subset_by_index: Any = None, subset_by_value: Any = None, driver: Any = None,
+) -> Tensor:  # fmt: skip
+    return scipy_eigh(
+        a, b, lower=lower, eigvals_only=True, subset_by_index=subset_by_index,
+        subset_by_value=subset_by_value,
+    )  # fmt: skip
+
+
+def scipy_qr(a: Tensor, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
+             pivoting: bool = False, check_finite: bool = True) -> Any:  # fmt: skip
+    """Without `economic`, q is square; of r alone, so is what stands below it."""
+    if pivoting or mode not in ("full", "economic", "r"):
+        raise TypeError("qr with pivoting or another mode; 'economic' is known")
+    q, r = factors.qr(a, mode != "economic")
+    return (r,) if mode == "r" else (q, r)
 
 
 SCIPY: dict[str, Handler] = {
     "block_diag": block_diag, "cho_factor": cho_factor, "cho_solve": cho_solve,
     "cholesky": scipy_cholesky, "det": scipy_det, "inv": scipy_inv, "norm": scipy_norm,
-    "pinv": scipy_pinv, "solve": scipy_solve, "solve_triangular": solve_triangular,
+    "eigh": scipy_eigh, "eigvalsh": scipy_eigvalsh, "lu": scipy_lu, "lu_factor": lu_factor,
+    "lu_solve": lu_solve, "pinv": scipy_pinv, "qr": scipy_qr, "solve": scipy_solve,
+    "solve_triangular": solve_triangular, "svd": scipy_svd, "svdvals": scipy_svdvals,
 }  # fmt: skip
 
 

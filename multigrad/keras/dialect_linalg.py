@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multigrad.capture import linalg, numpy_linalg
+from multigrad.capture import factors, linalg, numpy_linalg
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
@@ -45,8 +45,23 @@ def logdet(x: Tensor) -> Tensor:
     return xp.logabsdet(x)
 
 
+def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    return factors.svd(x, full_matrices) if compute_uv else factors.svdvals(x)
+
+
+def eigh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of symmetric matrices; which triangle is read is its backend's."""
+    return factors.eigh(linalg.symmetric(x))
+
+
+def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    if mode not in ("reduced", "complete"):
+        raise TypeError(f"qr with mode={mode!r}")
+    return factors.qr(x, mode == "complete")
+
+
 OPS: dict[str, Handler] = {
     "norm": numpy_linalg.norm,
     **{f.__name__: f for f in (cholesky, cholesky_inverse, solve, solve_triangular)},
-    **{f.__name__: f for f in (det, inv, slogdet, logdet)},
+    **{f.__name__: f for f in (det, inv, slogdet, logdet, svd, eigh, qr)},
 }

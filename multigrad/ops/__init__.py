@@ -15,6 +15,7 @@ from . import (
     arithmetic,
     convolutions,
     draws,
+    factors,
     indexing,
     indices,
     linalg,
@@ -34,6 +35,7 @@ from .activations import *
 from .arithmetic import *
 from .convolutions import *
 from .draws import *
+from .factors import *
 from .indexing import *
 from .indices import *
 from .linalg import *
@@ -51,7 +53,8 @@ from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    convolutions, linalg, shapes, indexing, ordering, indices, quantiles, draws, loops, structure,
+    convolutions, linalg, factors, shapes, indexing, ordering, indices, quantiles, draws, loops,
+    structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

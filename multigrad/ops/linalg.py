@@ -16,7 +16,7 @@ from ..ir.op import Op
 from .attributes import flag, number
 from .numerics import Array, widened
 from .properties import CONSTANT, LINEAR, Degree, multiplied
-from .results import of_square, over_matrices, reshaped
+from .results import of_matrix, over_matrices, reshaped
 from .table import Cotangents, op, zero
 
 
@@ -101,7 +101,7 @@ CHOLESKY = of_matrices(
     cholesky,
     cholesky_vjp,
     "The lower triangular factor of symmetric positive definite matrices; it reads that half.",
-    result=of_square,
+    result=of_matrix,
     shape_of=square,
 )
 
@@ -200,7 +200,7 @@ def inv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 INV = of_matrices(
-    "inv", "x", inv, inv_vjp, "The inverses of matrices.", result=of_square, shape_of=square
+    "inv", "x", inv, inv_vjp, "The inverses of matrices.", result=of_matrix, shape_of=square
 )
 
 

@@ -95,9 +95,15 @@ def kept(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
 
 
-def of_square(x: Type) -> Type:
-    """x's own type: of square matrices, another for each."""
+def of_matrix(x: Type) -> Type:
+    """x's own type: of matrices, another for each."""
     return kept(x)
+
+
+def rows_of(x: Type, *others: Type) -> Type:
+    """Places among the rows of matrices."""
+    need_tensors(x, *others)
+    return Type("tensor", INT64, UNKNOWN)
 
 
 def masked(x: Type, **attrs: Any) -> Type:

@@ -62,7 +62,7 @@ def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
                 done[each] = done[each.operands[each.attr("position")]]
             elif each.op.shape_of is not None:
                 shape = each.op.shape_of(*(np.shape(done[o]) for o in each.operands))
-                done[each] = np.zeros(shape, "float32")
+                done[each] = np.zeros(shape, "int64" if each.type.dtype in WHOLE else "float32")
             else:
                 attrs = dict(each.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):

@@ -77,6 +77,7 @@ LEFT_OUT: dict[Op, str] = {
     ops.FULL_LIKE: "its result has a dtype of its own",
     ops.ARRAY: "its value is an array of NumPy",
     ops.STOP_GRADIENT: "its VJP is not its slope",
+    **dict.fromkeys((ops.SVD, ops.EIGH, ops.QR), "the signs of its vectors are the backend's"),
 }
 
 
@@ -225,6 +226,9 @@ OPERANDS: dict[Op, Callable[[Tensor, dict[str, Any]], tuple[Tensor, ...]]] = {
     ops.DET: with_inverse,
     ops.LOGABSDET: with_inverse,
     ops.SIGNDET: with_inverse,
+    ops.LU: with_inverse,
+    ops.LU_PIVOTS: with_inverse,
+    ops.LU_PERMUTATION: lambda x, attrs: (apply(ops.LU_PIVOTS, positive(x)), positive(x)),
     ops.SOLVE: systems,
     ops.TRIANGULAR_SOLVE: systems,
     ops.UNWINDOWS: undoing(ops.WINDOWS),

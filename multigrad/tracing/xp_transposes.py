@@ -13,9 +13,10 @@ from .trace import apply
 Tensor = Any
 
 __all__ = [
-    "conv_left", "conv_right", "discounted_sum", "half", "hold", "last_put", "matmul_left",
-    "matmul_right", "part", "quantile_weights", "setitem", "solve_matrices", "sort_like",
-    "take_along", "take_at", "triangular_solve", "unhold", "unpart", "unrepeat", "unsort", "untake",
+    "conv_left", "conv_right", "discounted_sum", "half", "hold", "last_put", "lu_permutation",
+    "lu_pivots", "matmul_left", "matmul_right", "packed_eigh", "packed_lu", "packed_svd", "part",
+    "qr_columns", "quantile_weights", "setitem", "solve_matrices", "sort_like", "take_along",
+    "take_at", "triangular_solve", "unhold", "unpart", "unrepeat", "unsort", "untake",
     "untake_along", "untake_at", "untile", "unwindows",
 ]  # fmt: skip
 
@@ -61,6 +62,36 @@ def triangular_solve(a: Tensor, b: Tensor, lower: Any, transposed: Any, unit: An
 def solve_matrices(a: Tensor, b: Tensor) -> Tensor:
     """The x of a x = b, both matrices."""
     return apply(ops.SOLVE, a, b)
+
+
+def packed_lu(x: Tensor) -> Tensor:
+    """l, whose diagonal is one, and u in one matrix: the factors of x in other rows."""
+    return apply(ops.LU, x)
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    """With which row each was exchanged in turn for the LU factors, from 0."""
+    return apply(ops.LU_PIVOTS, x)
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    """Of pivots, where each row of l u stands in a matrix of as many rows as `like`."""
+    return apply(ops.LU_PERMUTATION, indices, like)
+
+
+def packed_svd(x: Tensor) -> Tensor:
+    """Singular values, descending, in the first row; below it columns u, then v."""
+    return apply(ops.SVD, x)
+
+
+def packed_eigh(x: Tensor, lower: Any) -> Tensor:
+    """Eigenvalues, ascending, above columns of eigenvectors; one triangle is read."""
+    return apply(ops.EIGH, x, lower=lower)
+
+
+def qr_columns(x: Tensor) -> Tensor:
+    """The orthonormal columns q of the factors q r."""
+    return apply(ops.QR, x)
 
 
 def setitem(x: Tensor, like: Tensor, index: Any) -> Tensor:

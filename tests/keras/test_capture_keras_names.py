@@ -69,6 +69,9 @@ LINALG: dict[str, list[Call]] = {
         for name in ("cholesky", "det", "inv", "logdet", "slogdet")
         if hasattr(keras.ops, name)
     },
+    "svd": [lambda f, x, g, o: f(x, compute_uv=False), lambda f, x, g, o: f(positive(x, o))[1]],
+    "eigh": [lambda f, x, g, o: f(positive(x, o))[0]],
+    "qr": [lambda f, x, g, o: f(o.transpose(x))[1] ** 2],
     "cholesky_inverse": [lambda f, x, g, o: f(o.tril(positive(x, o)))],
     "solve": [
         lambda f, x, g, o: f(positive(x, o), g),

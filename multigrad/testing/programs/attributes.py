@@ -26,7 +26,11 @@ LEFT_OUT: dict[Op, str] = {
     row: "an operand falls along its axis, which a program does not see to"
     for row in ops.CALLABLE_OPS
     if any(domain_of(row, i).falls for i in range(len(row.operands)))
-} | {ops.NEXTAFTER: "its steps are those of a dtype, which float64 does not have"}
+} | {
+    ops.NEXTAFTER: "its steps are those of a dtype, which float64 does not have",
+    **dict.fromkeys((ops.SVD, ops.EIGH, ops.QR), "the signs of its vectors are the backend's"),
+    **dict.fromkeys((ops.LU_PIVOTS, ops.LU_PERMUTATION), "rounding decides among near pivots"),
+}
 
 
 class Refused(Exception):

@@ -23,7 +23,7 @@ from .meaning import by_meaning
 
 MATRICES = (
     ops.CHOLESKY, ops.TRIANGULAR_SOLVE, ops.SOLVE, ops.INV, ops.PINV, ops.DET, ops.LOGABSDET,
-    ops.SIGNDET,
+    ops.SIGNDET, ops.LU,
 )  # fmt: skip
 ULPS = 16.0  # per row, of what the condition allows
 
