@@ -50,7 +50,7 @@ INLINED = {
 
 PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG, **CONVOLUTIONS}
 # Jax's own jitted functions of one tensor, element by element, that look at its bits.
-NAMED = {"signbit": xp.signbit}
+NAMED = {"relu": xp.relu, "relu6": xp.relu6, "signbit": xp.signbit}
 
 JAXS_FOLDER = os.path.dirname(jax.__file__ or "")
 DECORATORS = jax.custom_gradient.__code__.co_filename

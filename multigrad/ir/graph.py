@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -107,12 +107,10 @@ def regions_of(node: Node) -> list[Region]:
     return [value for _, value in node.attrs if isinstance(value, Region)]
 
 
-def every_node(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes of a graph, and after each those of its regions."""
-    for node in graph.nodes:
-        yield node
-        for region in regions_of(node):
-            yield from every_node(region.graph)
+def every_node(graph: Graph) -> tuple[Node, ...]:
+    """Return the nodes of a graph, and those of the regions in it."""
+    regions = [value for node in graph.nodes for _, value in node.attrs if type(value) is Region]
+    return (*graph.nodes, *[node for region in regions for node in every_node(region.graph)])
 
 
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()

@@ -121,7 +121,9 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     done: dict[Node, Node] = {}
     locations = dict(graph.locations)
     for node in graph.nodes:
-        done[node] = change(_with_operands(node, done)) if node.operands else node
+        is_same = all(done[operand] is operand for operand in node.operands)
+        own = node if is_same else _with_operands(node, done)
+        done[node] = change(own) if node.operands else node
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
     outputs = tuple([done[node] for node in graph.outputs])
@@ -131,8 +133,6 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
 def _with_operands(node: Node, done: Mapping[Node, Node]) -> Node:
     """Return a node with what stands for its operands now."""
     operands = tuple([done[operand] for operand in node.operands])
-    if operands == node.operands:
-        return node
     attrs = dict(node.attrs)
     type_ = node.op.result(*[operand.type for operand in operands], **attrs)
     return make_node(node.op, operands, attrs, type_)
@@ -144,7 +144,8 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     locations = dict(graph.locations)
     for node in graph.nodes:
         if node not in done:
-            done[node] = _with_operands(node, done) if node.operands else node
+            is_same = all(done[operand] is operand for operand in node.operands)
+            done[node] = node if is_same else _with_operands(node, done)
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
     outputs = tuple([done[node] for node in graph.outputs])
