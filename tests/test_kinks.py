@@ -81,6 +81,7 @@ def test_at_a_limit_in_jax(limits: tuple[float | None, float | None]) -> None:
     import jax.numpy as jnp
 
     assert_as_in("jax", lambda x: jnp.clip(x, *limits), C)
+    assert_as_in("jax", lambda x: abs(jnp.tanh(x)).clip(*limits), C)
     assert_as_in("jax", lambda x: jax.lax.clamp(-1.0, x, 1.0), C)
 
 

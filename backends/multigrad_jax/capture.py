@@ -249,6 +249,7 @@ REFUSED: dict[Any, str] = {
 }
 
 METHODS: dict[str, Handler] = {
+    "__abs__": capture_slopes.absolute,
     "astype": capture_arrays.astype, "clip": capture_slopes.clip,
     "conj": capture_elementwise.identity, "cumprod": capture_arrays.arrays.np_cumprod,
     "cumsum": capture_arrays.arrays.np_cumsum, "dot": capture_arrays.dot,

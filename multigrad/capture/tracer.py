@@ -100,6 +100,11 @@ class V(Comparing):
     def __pos__(self) -> Any:
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
+    def __abs__(self) -> Any:
+        own = find_dialect(self.trace.dialect)
+        found = None if own is None else own.methods.get("__abs__")
+        return super().__abs__() if found is None else found(self)
+
     @property
     def T(self) -> Any:
         return xp.permute_dims(self)
