@@ -93,8 +93,9 @@ def test_a_network_with_convolutions_is_a_function_of_its_input() -> None:
     np.testing.assert_allclose(xg.function(net)(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_pooling_tells_beside_its_values_is_refused() -> None:
-    with pytest.raises(xg.TraceError, match="return_indices"):
-        xg.function(lambda x: F.max_pool2d(x, 2, return_indices=True)[0], native=False)(
-            np.zeros(PICTURE, np.float32)
-        )
+def test_the_places_of_the_largest_are_torch_s() -> None:
+    x = RNG.normal(size=PICTURE).astype(np.float32)
+    assert_as_in("torch", lambda x: F.max_pool2d(x, 2, return_indices=True)[0], x)
+    _, places = F.max_pool2d(torch.tensor(x), 2, return_indices=True)
+    found = xg.function(lambda x: F.max_pool2d(x, 2, return_indices=True)[1], native=False)(x)
+    np.testing.assert_array_equal(found, places)

@@ -177,12 +177,23 @@ def pulled_back(x: Tensor) -> Tensor:
     return pull(value)[0]
 
 
+def recomputed(x: Tensor) -> Tensor:
+    from torch.utils.checkpoint import checkpoint
+
+    def inner(y: Tensor, scale: float) -> Tensor:
+        return torch.sin(y) * scale
+
+    first = checkpoint(inner, x, 2.0, use_reentrant=False, preserve_rng_state=False)
+    return first + checkpoint(lambda y: y * y, x, use_reentrant=False)
+
+
 CASES: list[Callable[[Tensor], Tensor]] = [
     writes_without_gradient, clips_a_clone, rounds_by_a_helper, switches, applies_a_class,
     makes_others,
     penalty, without_a_graph, of_an_equal_tensor, of_one_of_two_products, beside_a_target,
     beside_a_mean_without_gradient, of_views, after_updates, of_nothing, through_a_class,
     accumulates, by_func, of_a_dict, twice, along_a_direction, pulled_back,
+    recomputed,
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils import checkpoint
 
 from multigrad import ops
 from multigrad.capture.gradients import (
@@ -272,10 +273,22 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
     return outputs, optree.tree_unflatten(outer, filled), *aux
 
 
+# --- torch.utils.checkpoint -----------------------------------------------------------------------
+
+
+def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
+    """What a checkpoint computes: a graph chooses by itself what it keeps."""
+    if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))):
+        return checkpoint.checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)
+    own = {name: value for name, value in kwargs.items() if name not in OF_CHECKPOINTS}
+    return function(*args, **own)
+
+
+OF_CHECKPOINTS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 METHODS: dict[str, Function] = {"backward": backward, "requires_grad_": requires_grad_}
 HIDDEN: dict[Any, Function] = {
     torch.func.grad: on_symbols(grad_of), torch.func.vjp: vjp, torch.func.jvp: jvp,
-    torch.func.grad_and_value: on_symbols(grad_and_value),
+    torch.func.grad_and_value: on_symbols(grad_and_value), checkpoint.checkpoint: recompute,
 }  # fmt: skip
 ALIASES: dict[Any, Function] = {
     torch.autograd.grad: grad, torch.autograd.backward: backward_all,
