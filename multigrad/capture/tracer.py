@@ -240,7 +240,8 @@ class V(Comparing):
             new = xp.broadcast_to(self.trace.value(new), self).node
         if new.type != old.type:
             raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
-        if self.trace.is_paused is not None and self.trace.is_paused() and carries_gradient(old):
+        is_paused = self.trace.is_paused is not None and self.trace.is_paused()
+        if is_paused and old.op is not ops.INPUT and carries_gradient(old):
             problem = "updates a tensor that carries a gradient where none passes"
             raise self.trace.error(f"{problem}. Call .detach() on it first")
         if isinstance(self.base, V):
