@@ -204,7 +204,8 @@ def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if own is not None:
         return own(*args, **kwargs)
     if RECORDING.get()[-1].in_backward:  # see `Function.inline`
-        for leaf in optree.tree_leaves((args, kwargs)):
+        given: Any = (args, kwargs)
+        for leaf in optree.tree_leaves(given):
             if isinstance(leaf, Value):
                 leaf.trace.lost_gradient = name_of(self)
                 leaf.trace.lacks = f"the derivatives of {name_of(self)!r} of any order"
