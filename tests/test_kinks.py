@@ -34,6 +34,8 @@ def test_of_equal_operands_in_tensorflow(name: str) -> None:
     import tensorflow as tf
 
     assert_as_in("tensorflow", lambda x, y: find(tf, name)(x, y), A, B)
+    if "imum" in name:
+        assert_as_in("tensorflow", lambda x: find(tf, name)(x, 0.0), A)
 
 
 @pytest.mark.needs("tensorflow")

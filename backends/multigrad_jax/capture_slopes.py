@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.capture.slopes import first_of, is_differentiated
+from multigrad.capture.slopes import is_differentiated
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value
 
@@ -21,7 +21,7 @@ def absolute(x: Tensor) -> Tensor:
     """Its slope at 0 is 1."""
     if not is_differentiated(x):
         return xp.abs(x)
-    return first_of(xp.equal(x, 0), xp.abs(x), x + 0.0)
+    return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
 
 
 def clip(arr: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -37,22 +37,22 @@ def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
     if not is_differentiated(x):
         return xp.clip(x, min, max)
     is_inside = xp.logical_and(xp.greater(x, min), xp.less(x, max))
-    inner = first_of(is_inside, xp.stop_gradient(x), x)
-    return first_of(xp.less(x, min), first_of(xp.greater(x, max), inner, max), min)
+    inner = xp.where(is_inside, x, xp.stop_gradient(x))
+    return xp.where(xp.less(x, min), min, xp.where(xp.greater(x, max), max, inner))
 
 
 def leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Tensor:
     """Its slope at 0 is 1."""
     if not is_differentiated(x) and not isinstance(negative_slope, Value):
         return xp.leaky_relu(x, negative_slope)
-    return first_of(xp.less(x, 0), x, x * negative_slope)
+    return xp.where(xp.less(x, 0), x * negative_slope, x)
 
 
 def hard_tanh(x: Tensor) -> Tensor:
     """Its slope at -1 and 1 is 1."""
     if not is_differentiated(x):
         return xp.hard_tanh(x)
-    return first_of(xp.less(x, -1.0), first_of(xp.greater(x, 1.0), x, 1.0), -1.0)
+    return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
 
 
 def sparse_sigmoid(x: Tensor) -> Tensor:
@@ -66,14 +66,14 @@ def fmax(x1: Any, x2: Any) -> Tensor:
     """Of equal operands the second gets the whole gradient."""
     if not is_differentiated(x1, x2):
         return xp.fmax(x1, x2)
-    return first_of(xp.logical_or(xp.greater(x1, x2), xp.isnan(x2)), x2, x1)
+    return xp.where(xp.logical_or(xp.greater(x1, x2), xp.isnan(x2)), x1, x2)
 
 
 def fmin(x1: Any, x2: Any) -> Tensor:
     """Of equal operands the second gets the whole gradient."""
     if not is_differentiated(x1, x2):
         return xp.fmin(x1, x2)
-    return first_of(xp.logical_or(xp.less(x1, x2), xp.isnan(x2)), x2, x1)
+    return xp.where(xp.logical_or(xp.less(x1, x2), xp.isnan(x2)), x1, x2)
 
 
 ALIASES: dict[Any, Callable[..., Any]] = {

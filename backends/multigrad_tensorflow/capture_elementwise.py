@@ -90,16 +90,12 @@ def xlog1py(x: Any, y: Any) -> Tensor:
 
 def maximum(x: Any, y: Any) -> Tensor:
     """The larger; of equal ones x gets the whole gradient, as TensorFlow gives it."""
-    if not is_differentiated(x, y):
-        return xp.maximum(x, y)
-    return first_of(xp.logical_or(xp.less(x, y), xp.not_equal(y, y)), x, y)
+    return first_of(xp.maximum, xp.less, x, y, missing=y)
 
 
 def minimum(x: Any, y: Any) -> Tensor:
     """The smaller, likewise."""
-    if not is_differentiated(x, y):
-        return xp.minimum(x, y)
-    return first_of(xp.logical_or(xp.greater(x, y), xp.not_equal(y, y)), x, y)
+    return first_of(xp.minimum, xp.greater, x, y, missing=y)
 
 
 def selu(features: Tensor) -> Tensor:

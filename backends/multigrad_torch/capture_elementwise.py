@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture import elementwise
-from multigrad.capture.slopes import first_of, is_differentiated
+from multigrad.capture.slopes import first_of
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value
 
@@ -26,16 +26,12 @@ def remainder_by(a: Tensor, b: Any) -> Tensor:
 
 def fmax(input: Tensor, other: Any) -> Tensor:
     """The larger; of equal ones the first gets the whole gradient, as torch gives it."""
-    if not is_differentiated(input, other):
-        return xp.fmax(input, other)
-    return first_of(xp.logical_or(xp.less(input, other), xp.isnan(input)), input, other)
+    return first_of(xp.fmax, xp.less, input, other, missing=input)
 
 
 def fmin(input: Tensor, other: Any) -> Tensor:
     """The smaller, likewise."""
-    if not is_differentiated(input, other):
-        return xp.fmin(input, other)
-    return first_of(xp.logical_or(xp.greater(input, other), xp.isnan(input)), input, other)
+    return first_of(xp.fmin, xp.greater, input, other, missing=input)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.ops.loops import changed
+from multigrad.ops.loops import run
 
 Tensor: TypeAlias = torch.Tensor
 Function = Callable[..., Any]
@@ -26,12 +26,7 @@ def while_loop(
     """
     if torch.compiler.is_compiling():
         return compiled(carry, constants, condition, body)
-    while condition(*carry, *constants):
-        before, carry = carry, body(*carry, *constants)
-        for old, new in zip(before, carry, strict=True):
-            if old.dtype != new.dtype or old.shape != new.shape:
-                raise changed(old, new)
-    return carry
+    return run(carry, constants, condition, body)
 
 
 def compiled(

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..ir.types import BOOL, FLOATS, WHOLE, T
+from ..passes.facts import BUFFERS
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value, copy_of, dtype_name, lift
 from .casts import cast
-from .dialect import BUFFERS
 from .symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any

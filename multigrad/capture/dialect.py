@@ -18,11 +18,11 @@ from typing import Any
 from ..backend.discovery import entry_points as find_backends
 from ..backend.discovery import load_backend
 from ..errors import RuleTypeError, TraceError, suggest
+from ..passes.facts import BUFFERS
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .libraries import add_library
 
 Handler = Callable[..., Any]
-BUFFERS = "buffers"  # the fact that what code makes from numbers alone is written into
 WRITING = (
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__",
     "__ior__", "__ixor__",

@@ -14,13 +14,12 @@ from .. import ops
 from ..errors import UnsupportedOp
 from ..ir.graph import Graph, Node, make_node, walk
 from ..ir.types import is_float
+from ..passes.facts import IDENTITY
 from ..tracing import xp_all as xp
 from ..tracing.calls import CustomCall
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .dialect import registered_dialects
-
-IDENTITY = "identity"
 
 
 def rename(node: Node) -> Node:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..ir.types import is_float
 from ..tracing import xp_all as xp
 from ..tracing.trace import Value
+
+Operation = Callable[[Any, Any], Any]
 
 
 def is_differentiated(*operands: Any) -> bool:
@@ -16,6 +19,14 @@ def is_differentiated(*operands: Any) -> bool:
     return bool(floats) and symbols[0].trace.kind == "function"
 
 
-def first_of(is_other: Any, x: Any, y: Any) -> Any:
-    """Return y where it is the other one, else x, which of equal ones gets the whole gradient."""
-    return xp.where(is_other, y, x)
+def first_of(op: Operation, loses: Operation, x: Any, y: Any, *, missing: Any) -> Any:
+    """Return the extreme of two by its op; of equal ones x gets the whole gradient.
+
+    Args:
+        loses: whether x is not the one that is looked for: (x, y) -> bools.
+        missing: the operand which, where it is NaN, makes it y.
+    """
+    if not is_differentiated(x, y):
+        return op(x, y)
+    is_nan = xp.not_equal(missing, missing)
+    return xp.where(xp.logical_or(loses(x, y), is_nan), y, x)

@@ -11,7 +11,8 @@ from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
 # Facts that tell no calls apart: that code is shown the device of its input, equal tensors as
 # others, what it makes from numbers alone as symbols.
-GIVEN = ("device", "identity", "buffers")
+IDENTITY, BUFFERS = "identity", "buffers"
+GIVEN = ("device", IDENTITY, BUFFERS)
 
 
 def is_tensor_input(node: Node) -> bool:
