@@ -16,13 +16,15 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
-    "registry", "context", "in_force", "rules", "saving", "bridging", "inspection", "keras",
-    "optax", "transforms", "functional", "hook", "wrappers",
+    "registry", "context", "in_force", "rules", "attribution", "models", "saving", "bridging",
+    "inspection", "keras", "optax", "transforms", "functional", "hook", "wrappers",
+    "attach",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")
 # Imports inside of functions, and why: what is imported there costs a framework's start-up.
 LATE = {
+    "multigrad.attach": "the rooms of Keras, for its models alone",
     "multigrad.functional": "torch's own names, loaded when first asked for",
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",

@@ -28,6 +28,7 @@ GROUPS = (
     door.Compiler,
     door.Interop,
     door.Imports,
+    door.Models,
 )
 BELOW = ("backend", "errors", "ground", "ir", "ops", "passes", "random")
 

@@ -276,6 +276,25 @@ class Imports:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Models:
+    """What its users have: models with layers, functions that call its operations."""
+
+    is_model: Callable[[Any], bool] | None = None
+    """Whether an object is a model of the framework, for `attach`."""
+
+    attach: Callable[[Any, Any], Any] | None = None
+    """(model, {selector: rule} or a composite) -> the handle (`multigrad.models.handle.Attachment`)
+    of a model that is changed in place."""
+
+    override: Callable[[Function, Any], Function] | None = None
+    """(function, {operation: rule} or a composite) -> the function with those rules, for this
+    framework's tensors."""
+
+    is_operation: Callable[[Any], bool] | None = None
+    """Whether a selector of `override` is an operation of the framework (a function of it)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Backend:
     """One framework."""
 
@@ -289,6 +308,7 @@ class Backend:
     compiler: Compiler = Compiler()
     interop: Interop = Interop()
     imports: Imports = Imports()
+    models: Models = Models()
     differences: Differences = field(default_factory=Differences)
     """Where its numbers are not those of the formulas."""
 

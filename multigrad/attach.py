@@ -1,0 +1,56 @@
+"""`xg.attach`: rules on a model that exists, taken off by one call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .backend.discovery import in_use
+from .errors import RuleTypeError
+from .models.handle import Attachment
+
+__all__ = ["attach"]
+
+
+def attach(model: Any, rules: Mapping[Any, Any]) -> Attachment:
+    """Put rules on layers and operations of a model that exists: it computes what it computed, and
+    its gradients are the rules'.
+
+    Example:
+        >>> with xg.attach(model, {"layer1.*.relu": "guided", torch.nn.functional.gelu: "guided"}):
+        ...     heat = torch.autograd.grad(model(x)[0, 3], x)[0]
+
+    Args:
+        model: a `torch.nn.Module` or a Keras model or layer; it is changed in place until the
+            handle is detached. Its state dict, weights, parameters and pickles stay as they are.
+        rules: `{selector: rule}`, or one of `xg.composites`. A selector is an operation by name
+            ("relu") or as the framework's function (`torch.nn.functional.relu`, which is also
+            `torch.relu`, the method, in place or not, and what `nn.ReLU` calls); a pattern for
+            layers' names ("layer1.*.relu"); a type of layers; a predicate of a layer, or of its
+            name and the layer; or a tuple of these. A rule is a name, a Rule, a function, or one
+            that reads a layer's weights (`xg.attribution`). It acts on the gradient of the layer's
+            input; weights keep their own gradients.
+
+    Returns:
+        A handle: a context manager with `.detach()`, which prints as a table of what was changed.
+
+    Raises:
+        RuleValueError: a selector matches nothing, or a layer is meant by two rules.
+        RuleError: a rule is unknown, or needs a param.
+        RuleTypeError: it is no such model; a jax function is changed by `xg.override`.
+    """
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.Operation):
+        from .keras.attach import attach as attach_keras
+
+        return attach_keras(model, rules)
+    for backend in in_use():
+        models = backend.models
+        if models.attach is not None and models.is_model is not None and models.is_model(model):
+            return models.attach(model, rules)
+    raise RuleTypeError(
+        f"cannot attach rules to a {type(model).__module__}.{type(model).__qualname__}: expected a "
+        "torch.nn.Module or a Keras model. For a function, and for models of jax, write "
+        "xg.override(model, {operation: rule}), which returns a function"
+    )

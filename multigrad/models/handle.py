@@ -1,0 +1,77 @@
+"""What `attach` returns: what it changed, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Self
+
+HEADER = ("name", "kind", "rule", "selector")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was changed.
+
+    Attributes:
+        name: a layer's name, or an operation's.
+        kind: the layer's class, or "operation".
+        rule: what acts there now.
+        selector: what chose it.
+    """
+
+    name: str
+    kind: str
+    rule: str
+    selector: str
+
+
+class Attachment:
+    """Rules on a model. As a context manager it takes them off at the end; printed, it is a table.
+
+    Attributes:
+        rows: what was changed, in the model's order.
+        is_attached: whether the rules act.
+    """
+
+    def __init__(self, rows: Sequence[Row], undo: Callable[[], None]) -> None:
+        self.rows = tuple(rows)
+        self._undo: Callable[[], None] | None = undo
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the rules act."""
+        return self._undo is not None
+
+    def detach(self) -> None:
+        """Take the rules off: the model is as it was. A second time changes nothing."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.detach()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return table([HEADER, *map(astuple, self.rows)]) + ("" if self._undo else "\n(detached)")
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as text in columns, the first as their heads."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
+
+
+def named(rule: Any) -> str:
+    """Return what a table calls a rule."""
+    return rule if isinstance(rule, str) else getattr(rule, "name", None) or repr(rule)

@@ -1,0 +1,51 @@
+"""A rule over a forward that stays as it is: a layer, a call of a library, anything."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..functions.custom_gradient import custom_gradient
+from ..functions.function import Function
+from ..rulebook.rule import Rule, resolve
+
+Tensor = Any
+_over: weakref.WeakKeyDictionary[Rule, Function] = weakref.WeakKeyDictionary()
+
+
+def over(rule: str | Rule | Callable[..., Any]) -> Function:
+    """Return a Function `(tin, out) -> out` that puts a rule's gradient in the place of a forward's
+    own.
+
+    `out` is what the forward computed of `tin` as a constant (detached, `stop_gradient`): so what
+    else the forward reads, its weights among it, keeps its gradient, and `tin` gets the rule's.
+
+    Example:
+        >>> y = over("guided")(x, layer(x.detach()))
+
+    Args:
+        rule: a name, a Rule (`rule.with_params(...)` binds numbers) or a function.
+
+    Raises:
+        RuleError: the rule is unknown, or needs a param (also a TypeError).
+        GradientError: at backward; the rule gives another shape than tin's, as it does where the
+            forward changes the shape and the rule works element by element.
+    """
+    found = resolve(rule)
+    found.bound_rule()  # a param that is missing is said here
+    known = _over.get(found)
+    if known is None:
+        held = weakref.ref(found)
+
+        def forward(tin: Tensor, out: Tensor) -> Any:
+            acting = held() or resolve(rule)
+
+            def grad(upstream: Tensor) -> Any:
+                return acting(None, upstream, tin), upstream
+
+            return out, grad
+
+        forward.__name__ = found.name
+        known = _over.setdefault(found, custom_gradient(forward, native=found.native))
+    return known
