@@ -33,6 +33,7 @@ class Activation(nn.Module):
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
             the true derivative acts (zero for Heaviside).
         params: values for the rule's params.
+        at_zero: of Heaviside, the value at exactly 0, by default 0.
 
     Shape: input and output `(*)`, any float dtype.
 
@@ -45,9 +46,11 @@ class Activation(nn.Module):
         forward: str = "ReLU",
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
+        *,
+        at_zero: float | None = None,
     ) -> None:
         super().__init__()
-        self._activation = AnyActivation(forward, rule, params)
+        self._activation = AnyActivation(forward, rule, params, at_zero)
 
     @property
     def rule(self) -> Any:
