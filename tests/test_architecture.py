@@ -17,12 +17,14 @@ ROOMS = (
     "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
     "registry", "context", "in_force", "rules", "saving", "bridging", "inspection", "keras",
-    "optax", "transforms", "functional", "hook", "wrappers",
+    "optax", "transforms", "functional", "hook", "wrappers", "compat",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")
 # Imports inside of functions, and why: what is imported there costs a framework's start-up.
 LATE = {
+    "multigrad.compat.snntorch": "torch's own names, loaded when first asked for",
+    "multigrad.compat.spikingjelly": "torch's own names, loaded when first asked for",
     "multigrad.functional": "torch's own names, loaded when first asked for",
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",

@@ -15,6 +15,7 @@ from multigrad.rulebook.rule import Rule
 from .attach import tracing_state, warn_of_trace
 from .compile import call_activation
 from .hooks import is_forward_mode_enabled, note_regions, top_hooks
+from .primitives import find_primitive
 
 is_compiling = torch.compiler.is_compiling
 
@@ -35,11 +36,18 @@ class Activation(nn.Module):
         params: values for the rule's params.
         at_zero: of Heaviside, the value at exactly 0, by default 0.
 
+    Attributes:
+        spiking: whether it gives what its name says; see `set_spiking_mode`.
+
+    The params of the own rule are attributes too: `act.alpha`, which may be assigned.
+
     Shape: input and output `(*)`, any float dtype.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
     """
+
+    spiking = True
 
     def __init__(
         self,
@@ -71,8 +79,39 @@ class Activation(nn.Module):
         current = self._activation
         self._activation = AnyActivation(current.forward.name, current.rule, params)
 
+    def __getattr__(self, name: str) -> Any:
+        # Last of all: what torch and its subclasses look up.
+        activation = self.__dict__.get("_activation")
+        own = None if activation is None else activation.own_in_force()
+        if own is not None and name in own.bound_rule.params:
+            return own.bound_rule.params[name]
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        activation = self.__dict__.get("_activation")
+        if activation is not None and name not in self.__dict__ and not hasattr(type(self), name):
+            own = activation.own_in_force()
+            if own is not None and name in own.bound_rule.params:
+                self.params = {**self.params, name: value}
+                return
+        super().__setattr__(name, value)
+
+    def set_spiking_mode(self, spiking: bool) -> None:
+        """Let a step spike, or (False) give the function whose derivative its rule is, with torch's
+        derivative: the two modes of SpikingJelly's surrogates.
+
+        Raises:
+            RuleError: no such function is known of the rule.
+        """
+        if not spiking:
+            find_primitive(self._activation)
+        self.spiking = bool(spiking)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the activation of x."""
+        if not self.spiking:
+            primitive, params = find_primitive(self._activation)
+            return primitive(x, **params)
         if is_compiling():
             return call_activation(self._activation, x)
         if top_hooks(True) is not None or not is_forward_mode_enabled():  # see `may_run_again`

@@ -288,9 +288,9 @@ def activation(
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
             the true derivative acts (zero for Heaviside).
         params: values for the rule's params.
-        at_zero: of Heaviside, the value at exactly 0, by default 0. snnTorch, norse and spyx have 0,
-            SpikingJelly, snnax and braintools 1, `torch.heaviside` takes it. Part of the
-            activation's name: "Heaviside(at_zero=1.0)" means the same.
+        at_zero: of Heaviside, the value at exactly 0, by default 0: that of snnTorch, norse and
+            spyx. SpikingJelly, snnax and braintools have 1. It is part of the activation's name:
+            "Heaviside(at_zero=1.0)" means the same.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).

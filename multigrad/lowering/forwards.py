@@ -25,8 +25,8 @@ class Forward:
     """An activation: an op with attributes; no op is the identity.
 
     `differentiable` is False where frameworks have no derivative for it, so that ours is used.
-    `at_zero` is the value at the jump, where there is one: it is part of the name, by which all that
-    is made of a forward is remembered, copied and saved.
+    `at_zero` is the value at the jump, where there is one: it is part of the name, by which all
+    that is made of a forward is remembered, copied and saved.
     """
 
     name: str
