@@ -23,6 +23,7 @@ ROOMS = (
 OUTSIDE = ("bench", "cli", "demo", "testing")
 # Imports inside of functions, and why: what is imported there costs a framework's start-up.
 LATE = {
+    "multigrad.compat.norse": "torch's own names, loaded when first asked for",
     "multigrad.compat.snntorch": "torch's own names, loaded when first asked for",
     "multigrad.compat.spikingjelly": "torch's own names, loaded when first asked for",
     "multigrad.functional": "torch's own names, loaded when first asked for",

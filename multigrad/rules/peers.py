@@ -19,7 +19,8 @@ Tensor = Any
 def norse_super(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
     """grad_out / (1 + alpha * |tin|)^2: 1 at zero.
 
-    Source: `super` of norse; `fast_sigmoid` with another default.
+    Source: `super` of norse; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha,
+    whatever is given.
     """
     return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, alpha)
 

@@ -61,7 +61,10 @@ def test_a_surrogate_of_ours_gives_spikingjellys_numbers_in_both_modes(name: str
     for params in ({}, CLASSES[name]):
         expected, mine = (getattr(module, name)(**params) for module in (theirs, ours))
         assert torch.equal(pulled(mine, X)[0], pulled(expected, X)[0])
-        torch.testing.assert_close(pulled(mine, X)[1], pulled(expected, X)[1], rtol=2e-6, atol=1e-6)
+        # Their cosine is taken of angles up to 88, whose rounding is its error.
+        atol = 1e-5 if name == "SquarewaveFourierSeries" else 1e-6
+        given, wanted = pulled(mine, X)[1], pulled(expected, X)[1]
+        torch.testing.assert_close(given, wanted, rtol=2e-6, atol=atol)
         assert str(mine) == str(expected).replace("=8,", "=8.0,")
         for key in params:
             assert getattr(mine, key) == getattr(expected, key)
@@ -147,7 +150,7 @@ NEURONS = {
     "EIFNode": neuron.EIFNode,
     "IzhikevichNode": neuron.IzhikevichNode,
     "KLIFNode": neuron.KLIFNode,
-    "CLIFNode": neuron.CLIFNode,
+    "ComplementaryLIFNode": neuron.ComplementaryLIFNode,
 }
 
 
@@ -173,7 +176,7 @@ def stepped(kind: Any, spike: Any, mode: str) -> tuple[Any, ...]:
 def test_each_neuron_takes_it_in_single_and_multi_step(name: str, mode: str) -> None:
     expected = stepped(NEURONS[name], theirs.ATan(), mode)
     for kind in ("compat", "module", "function"):
-        if kind == "function" and name == "CLIFNode":
+        if kind == "function" and name == "ComplementaryLIFNode":
             continue
         for given, wanted in zip(stepped(NEURONS[name], made(kind), mode), expected, strict=True):
             torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-6)
