@@ -10,7 +10,7 @@ import pytest
 import multigrad as xg
 
 torch = pytest.importorskip("torch")
-import norse.torch
+norse = pytest.importorskip("norse.torch")
 from norse.torch.functional.threshold import threshold
 
 from multigrad.compat.norse import methods
