@@ -96,7 +96,7 @@ class AppliedFunction:
     def apply(self, input_: Tensor, *params: Any) -> Tensor:
         """Return the spikes."""
         given = dict(zip(self.names, params, strict=True))
-        return get(self.rule).under("Heaviside")(input_, **given)
+        return get(self.rule).with_params(**given).under("Heaviside")(input_)
 
 
 StraightThroughEstimator = AppliedFunction("snntorch.straight_through_estimator")

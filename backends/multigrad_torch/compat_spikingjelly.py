@@ -94,7 +94,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
         """Return the spikes."""
         given = {**dict(zip(cls.param_names, args, strict=False)), **params}
-        return get(cls.rule_name).under(STEP)(x, **given)
+        return get(cls.rule_name).with_params(**given).under(STEP)(x)
 
     @classmethod
     def primitive_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:

@@ -30,7 +30,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
         number = NUMBERS.get(rule)
         found = RULES.get(rule)
         if found is None:
-            respelled = _as_registered(rule)
+            respelled = as_registered(rule)
             if respelled is None:
                 raise unknown(rule)
             note_name(rule, number)
@@ -44,7 +44,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
     )
 
 
-def _as_registered(name: str) -> str | None:
+def as_registered(name: str) -> str | None:
     """Return the name of a package's surrogate gradient as it is registered, for another spelling
     of the package's own: its classes and its functions differ in case and underscores.
     """
