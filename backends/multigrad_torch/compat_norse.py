@@ -60,4 +60,4 @@ def _rebind(old: Any, new: Any) -> None:
     """Bind a function in the place of another wherever norse has bound that."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "norse" and vars(module).get("threshold") is old:
-            module.threshold = new
+            vars(module)["threshold"] = new

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from multigrad.errors import RuleError
 from multigrad.ground.fixed import FixedParams
 from multigrad.in_force.activation import Activation as AnyActivation
 from multigrad.rulebook.rule import Rule
@@ -81,20 +82,24 @@ class Activation(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         # Last of all: what torch and its subclasses look up.
-        activation = self.__dict__.get("_activation")
-        own = None if activation is None else activation.own_in_force()
-        if own is not None and name in own.bound_rule.params:
-            return own.bound_rule.params[name]
-        return super().__getattr__(name)
+        params = self._own_params()
+        return params[name] if name in params else super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        is_known = name in self.__dict__ or hasattr(type(self), name)
+        if not is_known and name in self._own_params():
+            self.params = {**self.params, name: value}
+        else:
+            super().__setattr__(name, value)
+
+    def _own_params(self) -> dict[str, Any]:
+        """Return the own rule's params with their values."""
         activation = self.__dict__.get("_activation")
-        if activation is not None and name not in self.__dict__ and not hasattr(type(self), name):
-            own = activation.own_in_force()
-            if own is not None and name in own.bound_rule.params:
-                self.params = {**self.params, name: value}
-                return
-        super().__setattr__(name, value)
+        try:
+            own = None if activation is None else activation.own_in_force()
+        except RuleError:  # its name means nothing any more, which the next forward says
+            own = None
+        return {} if own is None else own.bound_rule.params
 
     def set_spiking_mode(self, spiking: bool) -> None:
         """Let a step spike, or (False) give the function whose derivative its rule is, with torch's
