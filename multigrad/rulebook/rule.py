@@ -201,7 +201,7 @@ class Rule:
                 params = {"threshold": threshold, **params}
         return self(None, xp.ones_like(x), x, **params)
 
-    factor.__dict__["autograph_info__"] = {}  # a method has none of its class
+    factor.__dict__.update(autograph_info__={})  # a method has none of its class
 
     def bound_rule(self, params: Mapping[str, Any] | None = None) -> BoundRule:
         """Return this rule with values for its params, checked.
