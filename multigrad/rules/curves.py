@@ -90,8 +90,7 @@ def periodic_exponential(x: Tensor, height: Number, width: Number, threshold: Nu
 def circle(x: Tensor, alpha: Number) -> Tensor:
     """(1 + (x / alpha)^2)^(-3/2), which is alpha^3 / (alpha^2 + x^2)^(3/2)."""
     u = x / alpha
-    inside = 1.0 / (1.0 + u * u)
-    return inside * xp.sqrt(inside)
+    return (1.0 + u * u) ** -1.5
 
 
 def nonzero_sign_log(x: Tensor, alpha: Number) -> Tensor:
