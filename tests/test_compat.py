@@ -133,6 +133,22 @@ def test_spikingjellys_surrogates_step_from_zero_with_its_gradients(name: str) -
 
 
 @pytest.mark.needs("torch")
+def test_spikingjellys_functions_beside_its_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from multigrad.compat.spikingjelly import surrogate
+
+    g, x = torch.tensor([2.0, -1.0]), torch.tensor([0.25, -1.0])
+    for name, params in (("atan", (3.0,)), ("piecewise_leaky_relu", (0.5, 0.2))):
+        grad, *rest = getattr(surrogate, f"{name}_backward")(g, x, *params)
+        given = dict(zip(xg.get(f"spikingjelly.{name}").params, params, strict=True))
+        torch.testing.assert_close(grad, g * xg.get(f"spikingjelly.{name}").factor(x, **given))
+        assert rest == [None] * len(params)
+    surrogate.check_manual_grad(surrogate.Sigmoid.primitive_function, surrogate.sigmoid.apply, 4.0)
+    assert "maximum error" in capsys.readouterr().out
+
+
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", sorted({*SPIKINGJELLY} - {"SuperSpike", "FakeNumericalGradient"}))
 def test_where_it_does_not_spike_its_function_has_the_rules_gradient(name: str) -> None:
     import torch

@@ -86,6 +86,15 @@ class Custom:
         return self.function(tin, grad_out, (tin > 0).to(tin.dtype))
 
 
+class CustomSurrogate:
+    """The class that `custom_surrogate` applies in snnTorch."""
+
+    @staticmethod
+    def apply(input_: Tensor, custom_surrogate_function: SurrogateGradient) -> Tensor:
+        """Return the spikes."""
+        return custom_surrogate(custom_surrogate_function)(input_)
+
+
 class AppliedFunction:
     """A class of snnTorch's as its functions apply it: `FastSigmoid.apply(x, 25)`."""
 

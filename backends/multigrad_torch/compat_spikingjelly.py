@@ -9,6 +9,7 @@ may be assigned. SpikingJelly's own Triton and CuPy kernels know its own classes
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -320,6 +321,10 @@ class AppliedFunction:
         """Return the spikes."""
         return self.surrogate.spiking_function(x, *params)
 
+    def gradients(self, grad_output: Tensor, x: Tensor, *params: Any) -> tuple[Any, ...]:
+        """Return the gradient for x, and None for each param."""
+        return self.surrogate.backward(grad_output, x, *params), *[None] * len(params)
+
 
 piecewise_quadratic = AppliedFunction(PiecewiseQuadratic)
 piecewise_exp = AppliedFunction(PiecewiseExp)
@@ -338,3 +343,35 @@ fake_numerical_gradient = AppliedFunction(FakeNumericalGradient)
 log_tailed_relu = AppliedFunction(LogTailedReLU)
 deterministic_pass = AppliedFunction(DeterministicPass)
 rect = AppliedFunction(Rect)
+
+piecewise_quadratic_backward = piecewise_quadratic.gradients
+piecewise_exp_backward = piecewise_exp.gradients
+sigmoid_backward = sigmoid.gradients
+soft_sign_backward = soft_sign.gradients
+super_spike_backward = super_spike.gradients
+atan_backward = atan.gradients
+nonzero_sign_log_abs_backward = nonzero_sign_log_abs.gradients
+erf_backward = erf.gradients
+piecewise_leaky_relu_backward = piecewise_leaky_relu.gradients
+leaky_k_relu_backward = leaky_k_relu.gradients
+fake_numerical_gradient_backward = fake_numerical_gradient.gradients
+log_tailed_relu_backward = log_tailed_relu.gradients
+rect_backward = rect.gradients
+
+
+def check_manual_grad(
+    primitive_function: Callable[..., Tensor],
+    spiking_function: Callable[..., Tensor],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Print how far a surrogate is from its primitive function's own derivative."""
+    x = torch.arange(-2, 2, 32 / 8192).requires_grad_()
+    automatic, manual = (
+        torch.autograd.grad(f(x, *args, **kwargs).sum(), x)[0]
+        for f in (primitive_function, spiking_function)
+    )
+    error = (manual - automatic).abs()
+    worst = error.argmax()
+    print(f"Surrogate gradient maximum error= {error[worst]} at x= {x[worst].detach()}")
+    print(f"Surrogate gradient values: auto= {automatic[worst]} manual= {manual[worst]}")

@@ -92,6 +92,15 @@ def test_the_names_signatures_and_defaults_are_spikingjellys() -> None:
             for each in (own, kind)
         ]
         assert of[0] == of[1], name
+    g, x = torch.randn(5), torch.randn(5)
+    for name, function in inspect.getmembers(theirs, inspect.isfunction):
+        if name.endswith("_backward"):
+            params = [1.5] * (len(inspect.signature(function).parameters) - 2)
+            expected, given = function(g, x, *params), getattr(ours, name)(g, x, *params)
+            torch.testing.assert_close(given[0], expected[0])
+            assert given[1:] == expected[1:]
+        elif name != "plot_surrogate_function":
+            assert hasattr(ours, name), name
 
 
 def test_counts_and_random_spikes_are_as_there() -> None:
