@@ -9,7 +9,16 @@ from typing import Any
 from .active.reads import NUMBERS
 from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError
-from .rulebook.names import RULES, advance, epoch, get, load_library, lock, unknown
+from .rulebook.names import (
+    RULES,
+    advance,
+    as_registered,
+    epoch,
+    get,
+    load_library,
+    lock,
+    unknown,
+)
 from .rulebook.rule import Rule, as_rule, resolve
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
@@ -79,7 +88,8 @@ def register(
                     f"a rule named {name!r} is registered already; pass override=True to replace "
                     "it, or choose another name"
                 )
-            replaced = name in RULES
+            # Or it was another spelling of a package's rule until now.
+            replaced = name in RULES or as_registered(name) is not None
             RULES[name] = rule
             NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
         if replaced:

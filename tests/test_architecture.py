@@ -18,13 +18,16 @@ ROOMS = (
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
     "registry", "context", "in_force", "rules", "attribution", "models", "saving", "bridging",
     "inspection", "keras", "optax", "transforms", "functional", "hook", "wrappers",
-    "attach",
+    "attach", "compat",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")
 # Imports inside of functions, and why: what is imported there costs a framework's start-up.
 LATE = {
     "multigrad.attach": "the rooms of Keras, for its models alone",
+    "multigrad.compat.norse": "torch's own names, loaded when first asked for",
+    "multigrad.compat.snntorch": "torch's own names, loaded when first asked for",
+    "multigrad.compat.spikingjelly": "torch's own names, loaded when first asked for",
     "multigrad.functional": "torch's own names, loaded when first asked for",
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.testing.curves import CURVES
 from multigrad.testing.generator import fold_in, uniform
 from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, spread
 from multigrad.testing.strides import strided
@@ -113,10 +114,10 @@ def test_a_rule_is_callable_on_the_tensors_of_every_framework(backend: Any, name
 
 def test_every_rule_of_the_library_has_an_oracle() -> None:
     library = {name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")}
-    assert library == set(LIBRARY)
+    assert library == {*LIBRARY, *CURVES}
 
 
-@each_rule
+@pytest.mark.parametrize("name", sorted({*LIBRARY, *CURVES}))
 def test_a_rule_states_its_formula_and_source_and_names_all_it_takes(name: str) -> None:
     rule = xg.get(name)
     assert "Source:" in rule.__doc__

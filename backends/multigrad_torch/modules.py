@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from multigrad.errors import RuleError
 from multigrad.ground.fixed import FixedParams
 from multigrad.in_force.activation import Activation as AnyActivation
 from multigrad.rulebook.rule import Rule
@@ -15,6 +16,7 @@ from multigrad.rulebook.rule import Rule
 from .attach import tracing_state, warn_of_trace
 from .compile import call_activation
 from .hooks import is_forward_mode_enabled, note_regions, top_hooks
+from .primitives import find_primitive
 
 is_compiling = torch.compiler.is_compiling
 
@@ -33,6 +35,12 @@ class Activation(nn.Module):
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
             the true derivative acts (zero for Heaviside).
         params: values for the rule's params.
+        at_zero: of Heaviside, the value at exactly 0, by default 0.
+
+    Attributes:
+        spiking: whether it gives what its name says; see `set_spiking_mode`.
+
+    The params of the own rule are attributes too: `act.alpha`, which may be assigned.
 
     Shape: input and output `(*)`, any float dtype.
 
@@ -40,14 +48,18 @@ class Activation(nn.Module):
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
     """
 
+    spiking = True
+
     def __init__(
         self,
         forward: str = "ReLU",
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
+        *,
+        at_zero: float | None = None,
     ) -> None:
         super().__init__()
-        self._activation = AnyActivation(forward, rule, params)
+        self._activation = AnyActivation(forward, rule, params, at_zero)
 
     @property
     def rule(self) -> Any:
@@ -68,8 +80,43 @@ class Activation(nn.Module):
         current = self._activation
         self._activation = AnyActivation(current.forward.name, current.rule, params)
 
+    def __getattr__(self, name: str) -> Any:
+        # Last of all: what torch and its subclasses look up.
+        params = self._own_params()
+        return params[name] if name in params else super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_known = name in self.__dict__ or hasattr(type(self), name)
+        if not is_known and name in self._own_params():
+            self.params = {**self.params, name: value}
+        else:
+            super().__setattr__(name, value)
+
+    def _own_params(self) -> dict[str, Any]:
+        """Return the own rule's params with their values."""
+        activation = self.__dict__.get("_activation")
+        try:
+            own = None if activation is None else activation.own_in_force()
+        except RuleError:  # its name means nothing any more, which the next forward says
+            own = None
+        return {} if own is None else own.bound_rule.params
+
+    def set_spiking_mode(self, spiking: bool) -> None:
+        """Let a step spike, or (False) give the function whose derivative its rule is, with torch's
+        derivative: the two modes of SpikingJelly's surrogates.
+
+        Raises:
+            RuleError: no such function is known of the rule.
+        """
+        if not spiking:
+            find_primitive(self._activation)
+        self.spiking = bool(spiking)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the activation of x."""
+        if not self.spiking:
+            primitive, params = find_primitive(self._activation)
+            return primitive(x, **params)
         if is_compiling():
             return call_activation(self._activation, x)
         if top_hooks(True) is not None or not is_forward_mode_enabled():  # see `may_run_again`

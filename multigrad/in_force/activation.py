@@ -49,8 +49,9 @@ class Activation:
         forward: str = "ReLU",
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
+        at_zero: float | None = None,
     ) -> None:
-        self.forward: Forward = find_forward(forward)
+        self.forward: Forward = find_forward(forward, at_zero)
         self._rule = rule
         self._params = read_params(params)
         # Equal keys mean the same backward under the same active rules.
@@ -273,6 +274,8 @@ def activation(
     forward: str,
     rule: str | Rule | Callable[..., Any] | None = None,
     params: Mapping[str, Any] | None = None,
+    *,
+    at_zero: float | None = None,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
@@ -285,8 +288,11 @@ def activation(
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
             the true derivative acts (zero for Heaviside).
         params: values for the rule's params.
+        at_zero: of Heaviside, the value at exactly 0, by default 0: that of snnTorch, norse and
+            spyx. SpikingJelly, snnax and braintools have 1. It is part of the activation's name:
+            "Heaviside(at_zero=1.0)" means the same.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
     """
-    return Activation(forward, rule, params)
+    return Activation(forward, rule, params, at_zero)

@@ -72,6 +72,7 @@ class Activation(HoldingLayer):
             "numpy"; None is Keras's own. Another one is reached by DLPack in eager code and by the
             host's callbacks in compiled code, so with TensorFlow as host not under
             `jit_compile=True`.
+        at_zero: of Heaviside, the value at exactly 0, by default 0.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
@@ -86,10 +87,12 @@ class Activation(HoldingLayer):
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
         backend: str | None = None,
+        *,
+        at_zero: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        activation, found = make_activation(forward, rule, params)
+        activation, found = make_activation(forward, rule, params, at_zero)
         self._params = Params(self, params or {}, found, bound_rule_of(activation))
         self._hold(activation, backend)
 
@@ -314,16 +317,17 @@ def activation(
 
 
 def make_activation(
-    forward: str, rule: Any, params: Mapping[str, Any] | None
+    forward: str, rule: Any, params: Mapping[str, Any] | None, at_zero: float | None = None
 ) -> tuple[AnyActivation, Rule | None]:
     """Return the core's activation, and the rule that is its own one now.
 
     What the parts of a composed rule agree on is a param of the whole.
     """
     if rule is None:
-        return AnyActivation(forward, rule, params), None
+        return AnyActivation(forward, rule, params, at_zero), None
     found = resolve(rule)
-    return AnyActivation(forward, rule, {**spread_defaults(found), **(params or {})}), found
+    given = {**spread_defaults(found), **(params or {})}
+    return AnyActivation(forward, rule, given, at_zero), found
 
 
 def bound_rule_of(activation: AnyActivation) -> BoundRule | None:

@@ -30,7 +30,11 @@ def get(rule: str | Callable[..., Any]) -> Any:
         number = NUMBERS.get(rule)
         found = RULES.get(rule)
         if found is None:
-            raise unknown(rule)
+            respelled = as_registered(rule)
+            if respelled is None:
+                raise unknown(rule)
+            note_name(rule, number)
+            return get(respelled)
         note_name(rule, number)
         return found
     if callable(rule):
@@ -38,6 +42,16 @@ def get(rule: str | Callable[..., Any]) -> Any:
     raise RuleTypeError(
         f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r}"
     )
+
+
+def as_registered(name: str) -> str | None:
+    """Return the name of a package's surrogate gradient as it is registered, for another spelling
+    of the package's own: its classes and its functions differ in case and underscores.
+    """
+    if "." not in name:
+        return None
+    plain = name.lower().replace("_", "")
+    return next((n for n in RULES if "." in n and n.lower().replace("_", "") == plain), None)
 
 
 def load_library() -> None:

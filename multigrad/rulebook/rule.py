@@ -30,6 +30,7 @@ from ..errors import RuleTypeError, TraceError
 from ..functions.function import Function
 from ..ground.fixed import FixedParams
 from ..lowering.forwards import find_forward
+from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
 from . import names
 from .bare import apply_rule
@@ -173,6 +174,34 @@ class Rule:
         return put_under(bound_rule.specialization, find_forward(forward)).with_defaults(
             bound_rule.values
         )
+
+    def factor(self, x: Tensor, threshold: Any = None, /, **params: Any) -> Tensor:
+        """Return the surrogate's derivative at x: the rule's result for a gradient of ones.
+
+        Example:
+            >>> xg.get("triangular").factor(x, width=2.0)
+            >>> sinabs.layers.LIF(tau_mem=20.0, surrogate_grad_fn=xg.get("triangular").factor)
+
+        Args:
+            x: the forward's input (for spiking units: membrane minus threshold), a tensor of any
+                framework or a NumPy array.
+            threshold: with it x is the membrane alone, as where sinabs asks; the factor is that of
+                x - threshold. A rule with a param of that name gets it too.
+            params: values for the rule's params; `key=` seeds a random rule.
+
+        Returns:
+            The factor, of x's shape, dtype and device.
+
+        Raises:
+            RuleError, GradientError: as a call of the rule.
+        """
+        if threshold is not None:
+            x = x - threshold
+            if self.signature.takes("threshold"):
+                params = {"threshold": threshold, **params}
+        return self(None, xp.ones_like(x), x, **params)
+
+    factor.__dict__.update(autograph_info__={})  # a method has none of its class
 
     def bound_rule(self, params: Mapping[str, Any] | None = None) -> BoundRule:
         """Return this rule with values for its params, checked.

@@ -3,6 +3,19 @@
 May import the rooms up to `in_force`; docs/architecture.md has their order.
 """
 
-from . import jamming, straight_through, surrogate, transforms
+from . import (
+    braintools,
+    jamming,
+    peers,
+    snntorch,
+    spiking,
+    spikingjelly,
+    straight_through,
+    surrogate,
+    transforms,
+)
 
-__all__ = ["jamming", "straight_through", "surrogate", "transforms"]
+__all__ = [
+    "braintools", "jamming", "peers", "snntorch", "spiking", "spikingjelly", "straight_through",
+    "surrogate", "transforms",
+]  # fmt: skip

@@ -112,6 +112,21 @@ def test_params_of_the_layer_come_back(xk: ModuleType, network: Any) -> None:
     network.check(model, lambda x: 0.5 * network.surrogates["rectangular"](x, -1, 1))
 
 
+def test_the_value_at_the_jump_is_saved_with_the_layer(xk: ModuleType) -> None:
+    import keras
+
+    for at_zero, name in ((1, "Heaviside(at_zero=1.0)"), (None, "Heaviside")):
+        for make in (xk.Activation, xk.activation):
+            layer = make("Heaviside", "spikingjelly.ATan", at_zero=at_zero, name="spike")
+            config = json.loads(json.dumps(layer.get_config()))
+            assert (config["forward"], config["rule"]) == (name, "spikingjelly.ATan")
+            for each in (layer, type(layer).from_config(config)):
+                y = keras.ops.convert_to_numpy(each(np.array([-1.0, 0.0, -0.0], np.float32)))
+                np.testing.assert_array_equal(y, [0.0, at_zero or 0.0, at_zero or 0.0])
+    layer.rule = "triangular"
+    assert layer.get_config()["forward"] == "Heaviside"
+
+
 def test_a_saved_model_predicts_and_trains_the_same(
     xk: ModuleType, network: Any, kind: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,63 @@
+"""Activations of ours among the methods that norse's neurons name.
+
+norse (1.1) chooses a surrogate by comparing `method` with its own strings, in one function that its
+modules import by name: there is no table to add to, so that function is replaced where it is bound.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import torch
+
+from multigrad.errors import RuleTypeError
+
+Tensor: TypeAlias = torch.Tensor
+Spike = Callable[[Tensor], Tensor]
+HOME = "norse.torch.functional.threshold"
+
+
+@contextmanager
+def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
+    """Let norse's neurons name activations as their `method`; undone at the end.
+
+    Example:
+        >>> with methods({"triangular": xg.Activation("Heaviside", "triangular")}):
+        ...     lif = norse.torch.LIF(p=norse.torch.LIFParameters(method="triangular"))
+        ...     z, state = lif(x)
+
+    Args:
+        spikes: what each name means, functions of the membrane minus the threshold. A name of
+            norse's own means this here.
+
+    Raises:
+        RuleTypeError: a name is no string, or its meaning cannot be called.
+        ModuleNotFoundError: norse is not installed.
+    """
+    for name, spike in spikes.items():
+        if not isinstance(name, str) or not callable(spike):
+            raise RuleTypeError(
+                f"a method of norse is a name and a function, got {name!r}: {spike!r}"
+            )
+    own = import_module(HOME).threshold
+
+    def threshold(x: Tensor, method: str, alpha: Any) -> Tensor:
+        spike = spikes.get(method)
+        return own(x, method, alpha) if spike is None else spike(x)
+
+    _rebind(own, threshold)
+    try:
+        yield
+    finally:
+        _rebind(threshold, own)
+
+
+def _rebind(old: Any, new: Any) -> None:
+    """Bind a function in the place of another wherever norse has bound that."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "norse" and vars(module).get("threshold") is old:
+            vars(module)["threshold"] = new
