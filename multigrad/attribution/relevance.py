@@ -239,6 +239,11 @@ def make_function(
         weight, bias = given[-3:-1] if layer.has_weight else (None, None)
         wide = tuple(map(widened, inputs)), widened(weight), widened(bias)
         out = given[-1]
+        if out is None and layer.needs_out:
+            raise RuleTypeError(
+                f"a layer of kind {kind!r} needs what it computed, as its last tensor: only the "
+                "shape of that says what is added to the ends"
+            )
         if out is None:
             out = xp.cast_like(layer.forward(*wide, None, **fixed), inputs[0])
 
