@@ -4,7 +4,9 @@ formulas of the papers written out over a matrix, what they conserve, and their 
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import attribution as lrp
+from multigrad.testing.generator import fold_in
+from multigrad.testing.oracles import Draws
 
 RNG = np.random.default_rng(14)
 E = 1e-6
@@ -140,14 +144,14 @@ def test_a_rule_over_a_linear_layer_is_the_papers(backend: Any, name: str) -> No
     out, result = relevance(backend, rule.over("linear"), (x, weight, bias), some)
     np.testing.assert_allclose(out, x @ weight + bias, rtol=1e-5, atol=1e-5)
     rows = [
-        oracle(row.astype(float), weight.astype(float), weight == weight, bias, r)
+        oracle(row.astype(float), weight.astype(float), weight < np.inf, bias, r)
         for row, r in zip(x, some(out), strict=True)
     ]
     compare(result, np.stack(rows))
 
 
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
-@pytest.mark.parametrize("name", ["alpha 2, beta 1", "flat", "gamma", "zbox"])
+@pytest.mark.parametrize("name", ["gamma", "zbox"])
 def test_a_rule_over_a_convolution_is_that_over_its_matrix(
     backend: Any, name: str, convolution: str
 ) -> None:
@@ -286,7 +290,7 @@ def test_half_precision_rounds_once(backend: Any, name: str) -> None:
     given = some(out).astype(float)
     wide = [t.astype(float) for t in (x, weight, bias)]
     rows = [
-        oracle(row, wide[1], weight == weight, wide[2], r)
+        oracle(row, wide[1], weight < np.inf, wide[2], r)
         for row, r in zip(wide[0], given, strict=True)
     ]
     expected = np.stack(rows)
@@ -349,3 +353,52 @@ def test_a_merged_normalization_is_the_two_layers_in_one(backend: Any) -> None:
     factor = 1 / np.sqrt(variance + 1e-5)
     np.testing.assert_allclose(merged, kernels * factor[:, None, None, None], rtol=1e-5)
     np.testing.assert_allclose(moved, -mean * factor, rtol=1e-5)
+
+
+def test_other_rules_of_equal_numbers_are_equal_after_a_copy() -> None:
+    for rule in (lrp.gamma(0.5), lrp.zbox(-1, 1, zero_params="bias"), lrp.norm()):
+        assert pickle.loads(pickle.dumps(rule)) == copy.deepcopy(rule) == rule
+
+
+JIT: dict[str, dict[str, Any]] = {"torch": {"backend": "aot_eager", "fullgraph": True}}
+
+
+def test_compiled_code_computes_the_same_relevance(backend: Any) -> None:
+    if backend.name == "numpy":
+        pytest.skip("NumPy compiles nothing")
+    x, weight, bias = array(2, 3), array(3, 4), array(4)
+    layer, tensors = lrp.alpha_beta().over("linear"), [*map(backend.array, (weight, bias))]
+    out, pull = xg.vjp(layer, x, weight, bias)
+    compiled = xg.jit(lambda x: layer(x, *tensors), backend.name, **JIT.get(backend.name, {}))
+    result = backend.vjp(compiled, x, some(out))
+    for got, expected in zip(result, (out, pull(some(out))[0]), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# --- means of gradients ---------------------------------------------------------------------------
+
+
+def test_smoothing_draws_the_same_noise_everywhere_and_averages(backend: Any) -> None:
+    x = backend.array(array(2, 3))
+    seen: list[Any] = []
+
+    def gradient(point: Any) -> Any:
+        seen.append(backend.numpy(point) - backend.numpy(x))
+        return point * point
+
+    result = backend.numpy(lrp.smooth(gradient, x, sigma=0.5, n=4, key=7))
+    expected = np.mean([np.square(backend.numpy(x) + noise) for noise in seen], 0)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    for i, noise in enumerate(seen):
+        half = 0.5 * Draws(fold_in((0, 7), i), np.zeros((2, 3), np.float32)).normal().value
+        np.testing.assert_allclose(noise, half, rtol=1e-3, atol=1e-5)
+    again = backend.numpy(lrp.smooth(lambda point: point * point, x, sigma=0.5, n=4, key=7))
+    np.testing.assert_array_equal(again, result)
+
+
+def test_integrated_gradients_add_up_to_what_the_output_gained(backend: Any) -> None:
+    x, start = array(2, 3), array(3)
+    result = lrp.integrated(lambda p: 3 * p * p, backend.array(x), backend.array(start), n=50)
+    np.testing.assert_allclose(backend.numpy(result), x**3 - start**3, rtol=2e-3, atol=2e-3)
+    with pytest.raises(ValueError, match="1 or more"):
+        lrp.integrated(lambda p: p, backend.array(x), n=0)

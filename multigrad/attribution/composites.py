@@ -80,6 +80,10 @@ class Composite:
                     get(rule)  # one that is unknown is said here
             object.__setattr__(self, part, MappingProxyType(dict(given)))
 
+    def __reduce__(self) -> Any:
+        parts = (dict(part) for part in (self.layers, self.first, self.names))
+        return Composite, (self.name, *parts, self.canonize)
+
     def choose(self, layers: Iterable[tuple[str, str | None]]) -> list[AnyRule | None]:
         """Return the rule for each layer of a model, None where it keeps its own gradient.
 

@@ -308,6 +308,9 @@ class Relevance:
         zero = [f"zero_params={self.zero_params!r}"] if self.zero_params else []
         return f"{self.name}({', '.join(numbers + zero)})"
 
+    def __reduce__(self) -> Any:
+        return _remake, (self.formula, dict(self.numbers), self.zero_params)
+
     def over(self, kind: str, **attributes: Any) -> Function:
         """Return a layer of a kind with this rule for its gradient; `KINDS` has what it takes.
 
@@ -342,6 +345,10 @@ class Relevance:
             defaults = (None,) * tensors + tuple(self.numbers.values())
             known = self._made.setdefault((kind, fixed), function.with_defaults(defaults))
         return known
+
+
+def _remake(formula: Formula, numbers: dict[str, Any], zero_params: tuple[str, ...]) -> Relevance:
+    return make_rule(formula, zero_params, **numbers)
 
 
 def _frozen(value: Any) -> Any:
