@@ -214,8 +214,9 @@ def epsilon_plus(
 ) -> Composite:
     """z-plus for convolutions, epsilon for linear layers.
 
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlus` of zennit. Arguments are
-    those of `epsilon_gamma_box`.
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlus` of zennit.
+
+    Arguments are those of `epsilon_gamma_box`.
     """
     layers = _layers(rules.zplus(stabilizer, zero_params), epsilon, stabilizer, zero_params, {})
     return Composite("epsilon_plus", layers, canonize=canonize)
@@ -230,8 +231,9 @@ def epsilon_alpha2_beta1(
 ) -> Composite:
     """alpha-beta with alpha 2 and beta 1 for convolutions, epsilon for linear layers.
 
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1` of zennit. Arguments
-    are those of `epsilon_gamma_box`.
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1` of zennit.
+
+    Arguments are those of `epsilon_gamma_box`.
     """
     inner = rules.alpha_beta(2.0, 1.0, stabilizer, zero_params)
     layers = _layers(inner, epsilon, stabilizer, zero_params, {})
@@ -296,8 +298,9 @@ def excitation_backprop(
 ) -> Composite:
     """z-plus for every layer with weights, norm for pooling and addition.
 
-    Source: Zhang et al., 2018 (arXiv 1608.00507); `ExcitationBackprop` of zennit. Arguments are
-    those of `epsilon_gamma_box`.
+    Source: Zhang et al., 2018 (arXiv 1608.00507); `ExcitationBackprop` of zennit.
+
+    Arguments are those of `epsilon_gamma_box`.
     """
     plus, norm = rules.zplus(stabilizer, zero_params), rules.norm(stabilizer)
     layers = {"addition": norm, "average_pooling": norm, "linear": plus, "convolution": plus}
