@@ -134,6 +134,8 @@ def adaptive_pooling(
     inputs: Inputs, weight: None, bias: None, out: Tensor, *, counts: Any
 ) -> Tensor:
     (x,) = inputs
+    if set(counts) == {1}:  # of axes whose lengths need not be known
+        return xp.mean(x, axis=tuple(range(-len(counts), 0)), keepdims=True)
     for axis, matrix in _means(x, counts):
         x = xp.moveaxis(xp.matmul(xp.moveaxis(x, axis, -1), xp.matrix_transpose(matrix)), -1, axis)
     return x
@@ -142,7 +144,11 @@ def adaptive_pooling(
 def pull_adaptive_pooling(
     cotangent: Tensor, inputs: Inputs, weight: None, *, counts: Any
 ) -> Inputs:
-    for axis, matrix in _means(inputs[0], counts):
+    (x,) = inputs
+    if set(counts) == {1}:
+        n = xp.sum(xp.ones_like(x), axis=tuple(range(-len(counts), 0)), keepdims=True)
+        return (xp.broadcast_to(cotangent / n, x),)
+    for axis, matrix in _means(x, counts):
         cotangent = xp.moveaxis(xp.matmul(xp.moveaxis(cotangent, axis, -1), matrix), -1, axis)
     return (cotangent,)
 

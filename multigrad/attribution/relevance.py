@@ -269,7 +269,7 @@ def make_function(
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, kinds) for name in (*names, *formula.numbers)]
     )
-    return custom_gradient(forward)
+    return custom_gradient(forward, native=False)
 
 
 @dataclass(frozen=True, eq=False)
