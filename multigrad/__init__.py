@@ -22,6 +22,7 @@ from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
     from . import transforms
+    from .attach import attach
     from .backend.discovery import backends
     from .capture import xp
     from .context import use
@@ -75,6 +76,7 @@ __all__ = [
     "__version__",
     "activation",
     "apply_to_gradients",
+    "attach",
     "backends",
     "check",
     "compose",
@@ -126,6 +128,7 @@ _ROOMS = {
     "UnsupportedOp": "errors",
     "activation": "in_force.activation",
     "apply_to_gradients": "in_force.gradients",
+    "attach": "attach",
     "backends": "backend.discovery",
     "compose": "registry",
     "from_dict": "saving.files",
