@@ -11,9 +11,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.errors import RuleTypeError
+from multigrad.errors import RuleValueError
+from multigrad.models.handle import named
 
-from .rule_over import PlainRule, may_have_gradient, stack_length
+from .layer_rules import WeightRule, call_merged, rules_inside
+from .operation_mode import OperationMode, count_hits, refuse
+from .rule_over import PlainRule, is_compiling, may_have_gradient, stack_length
 from .swapped_classes import Acting, Method
 
 Tensor: TypeAlias = torch.Tensor
@@ -30,12 +33,23 @@ LAYERS: dict[type, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class LayerActing(Acting):
+class OnLayer(Acting):
+    """A rule acts on layers, each of which has one at most.
+
+    Attributes:
+        rule_name: what messages call it.
+    """
+
+    rule_name: str
+
+
+class LayerActing(OnLayer):
     """A rule that reads no weights acts on the gradient of layers' input."""
 
     def __init__(self, rule: PlainRule) -> None:
         super().__init__()
         self.rule = rule
+        self.rule_name = rule.name
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
         if name != "forward":
@@ -92,7 +106,7 @@ class LayerActing(Acting):
         """Check what a layer is called with.
 
         Raises:
-            RuleTypeError: it is nothing that the rule could act on.
+            RuleValueError: it is nothing that the rule could act on.
         """
         if isinstance(x, torch.Tensor) and x.is_floating_point():
             if others in (([], {}), ()):
@@ -112,10 +126,65 @@ class LayerActing(Acting):
         else:
             given = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
             wish = "select the layers inside of it"
-        raise RuleTypeError(
+        raise RuleValueError(
             f"{self.name_of(module)} is called with {given}, and rule {self.rule.name!r} acts on "
             f"the gradient of one input: {wish}"
         )
+
+
+class InsideActing(OnLayer):
+    """A rule acts on the calls inside of layers that it has a meaning for; None keeps the gradients
+    of them all, whatever the model around says of such calls.
+    """
+
+    def __init__(self, rule: Any, merges: bool = False) -> None:
+        super().__init__()
+        self.rule_name = named(rule)
+        self.must_act = rule is not None
+        self.mode = OperationMode(rules_inside(rule, merges))
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        mode, key, must_act = self.mode, self.mode.key, self.must_act
+
+        @functools.wraps(method)
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            before = count_hits(key) if is_compiling() else mode.count()
+            with mode:
+                output = method(module, *args, **kwargs)
+            after = count_hits(key) if is_compiling() else mode.count()
+            if must_act and before == after:
+                message = "a layer calls no operation that its rule has a meaning for"
+                if is_compiling():
+                    torch._dynamo.graph_break(msg=message)
+                refuse(f"{self.name_of(module)}, rule {self.rule_name!r}: {message}")
+            return output
+
+        return forward
+
+
+class MergedActing(OnLayer):
+    """A batch normalization makes one layer with the layer before it, under the rule of that."""
+
+    def __init__(self, rule: Any, own: OnLayer | None) -> None:
+        super().__init__()
+        self.rule = WeightRule(rule)
+        self.rule_name = self.rule.name
+        self.own = own
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        rule = self.rule
+        alone = method if self.own is None else self.own.wrap(original, name, method)
+
+        @functools.wraps(method)
+        def forward(module: Any, input: Any) -> Any:
+            merged = call_merged(rule, module, method, input)
+            return alone(module, input) if merged is None else merged
+
+        return forward
 
 
 def on_clone(call: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:

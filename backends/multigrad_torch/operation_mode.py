@@ -14,11 +14,10 @@ from torch.overrides import TorchFunctionMode
 from multigrad.errors import RuleValueError, suggest
 
 from .hooks import RunAgain, hooked_regions, may_run_again, note_regions, reentrant_regions
+from .layer_rules import OWN, CallRule
 from .operations import functions_calling, known_functions, name_operation, see_through
 from .rule_over import (
-    PlainRule,
     is_compiling,
-    may_have_gradient,
     stack_length,
 )
 
@@ -70,9 +69,9 @@ class OperationMode(TorchFunctionMode):
         hits: how often each of the rules acted; compiled code counts when it is traced.
     """
 
-    def __init__(self, rules: Mapping[str, PlainRule]) -> None:
+    def __init__(self, rules: Mapping[str, CallRule]) -> None:
         self.rules = dict(rules)
-        self.hits = dict.fromkeys(self.rules, 0)
+        self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.key = f"operations_{next(_keys)}"
         MODES[self.key] = self
@@ -118,15 +117,17 @@ class OperationMode(TorchFunctionMode):
                 name = "relu6"
             elif name not in self.rules:
                 return func(*args, **kwargs)
-        self.note_hit(name)
+        rule = self.rules[name]
+        if rule is not OWN:
+            self.note_hit(name)
         in_place = known.writes or (
             kwargs.get("inplace") is True
             or (len(args) > known.inplace_at and args[known.inplace_at] is True)
         )
         if stack_length():  # another model's: what our own code calls is not for it
             with torch._C.DisableTorchFunction():
-                return self.call(name, func, in_place, args, kwargs)
-        return self.call(name, func, in_place, args, kwargs)
+                return rule.call(name, func, in_place, args, kwargs)
+        return rule.call(name, func, in_place, args, kwargs)
 
     def note_hit(self, name: str) -> None:
         """Count a call of an operation that has a rule."""
@@ -137,21 +138,9 @@ class OperationMode(TorchFunctionMode):
         if may_run_again():
             self.keep_in_regions()
 
-    def call(
-        self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call an operation that has a rule."""
-        x = args[0] if args else kwargs.get("input")
-        rule = self.rules[name]
-        if isinstance(x, torch.Tensor) and kwargs.get("out") is None:
-            act = rule.activation(name, args, kwargs)
-            if act is not None:
-                if not may_have_gradient(x):
-                    return func(*args, **kwargs)
-                if in_place:
-                    return rule.in_place[name](x)
-                return act(x)
-        return rule.call(name, func, in_place, args, kwargs)
+    def count(self) -> int:
+        """Return how often its rules acted."""
+        return sum(self.hits.values())
 
     def keep_in_regions(self) -> None:
         """Let the regions around this call, that run again in backward, do so within this mode."""
@@ -206,6 +195,12 @@ def note_seen(key: str, function: Any) -> bool:
 def say_missing(key: str) -> str:
     """Return what is wrong after the model was traced."""
     return MODES[key].say_missing()
+
+
+@torch.compiler.assume_constant_result
+def count_hits(key: str) -> int:
+    """Return how many calls there were in code that is traced."""
+    return MODES[key].count()
 
 
 @torch._dynamo.disable

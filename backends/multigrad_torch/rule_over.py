@@ -26,6 +26,8 @@ transforms_active = torch._C._are_functorch_transforms_active
 stack_length = torch._C._len_torch_function_stack
 is_compiling = torch.compiler.is_compiling
 
+# A tensor's attribute: what a batch normalization needs of the layer that made it.
+MERGES = "_multigrad_merges"
 # Our activation that an operation is, and the values of its params with which it is that one, by
 # position and name.
 ACTIVATIONS: Mapping[str, tuple[str, tuple[tuple[int, str, Any], ...]]] = {
@@ -108,13 +110,19 @@ class PlainRule:
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call any operation under a rule for the one activation that it takes.
+        """Call an operation under the rule, for the one activation that it takes.
 
         Raises:
             RuleValueError: it takes several.
         """
         if kwargs.get("out") is not None:
             return func(*args, **kwargs)  # torch takes no derivative of that
+        x = args[0] if args else kwargs.get("input")
+        act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
+        if act is not None:
+            if not may_have_gradient(x):
+                return func(*args, **kwargs)
+            return self.in_place[name](x) if in_place else act(x)
         places = [*enumerate(args), *kwargs.items()]
         if name in WITH_WEIGHTS:
             places = places[:1]
@@ -196,6 +204,8 @@ class InPlace:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return x, which holds the activation of what it held, with the rule's gradient."""
+        if getattr(x, MERGES, None) is not None:
+            setattr(x, MERGES, None)
         if is_compiling() or transforms_active() or top_hooks(True) is not None:
             return x.copy_(self.activation(x.clone()))
         is_leaf = x.is_leaf and x.requires_grad
