@@ -22,6 +22,7 @@ from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
     from . import attribution, transforms
+    from .attach import attach
     from .attribution import composites
     from .backend.discovery import backends
     from .capture import xp
@@ -76,6 +77,7 @@ __all__ = [
     "__version__",
     "activation",
     "apply_to_gradients",
+    "attach",
     "attribution",
     "backends",
     "check",
@@ -129,6 +131,7 @@ _ROOMS = {
     "UnsupportedOp": "errors",
     "activation": "in_force.activation",
     "apply_to_gradients": "in_force.gradients",
+    "attach": "attach",
     "backends": "backend.discovery",
     "compose": "registry",
     "from_dict": "saving.files",
