@@ -10,17 +10,19 @@ from typing import Any
 
 import keras
 
+from ..attribution.composites import Composite
 from ..errors import RuleTypeError, RuleValueError
 from ..models.handle import Attachment, Row, named
 from ..models.over import over
 from ..models.selectors import Choice, OperationChoice, choose
-from .attached_layers import Attached, Changes, changes_of, make_run
+from .attached_layers import Attached, Changes, changes_of
 from .attached_operations import NAMES, find_operation, unwatch, watch
+from .attached_rules import is_layer_rule, make_layer_run, plan_composite
 from .model_layers import list_layers
 from .steps import find_compiled, renew_steps
 
 
-def attach(model: Any, rules: Mapping[Any, Any]) -> Attachment:
+def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     """Put rules on layers and operations of a Keras model that exists.
 
     Example:
@@ -34,7 +36,8 @@ def attach(model: Any, rules: Mapping[Any, Any]) -> Attachment:
         rules: `{selector: rule}`. A selector is an operation ("relu", which is `keras.ops.relu` and
             `keras.activations.relu`), wherever Keras or a layer of the model calls it; a pattern
             for layers' names, dotted in nested models ("resnet50.conv*_relu"); a type of layers; a
-            predicate of a layer, or of its name and the layer; or a tuple of these.
+            predicate of a layer, or of its name and the layer; or a tuple of these. Or one of
+            `xg.composites`, whose rules for activations also act on operations.
 
     Returns:
         A handle: a context manager with `.detach()`, which prints as a table of what was changed.
@@ -52,29 +55,43 @@ def attach(model: Any, rules: Mapping[Any, Any]) -> Attachment:
             "xg.attach takes models of torch too"
         )
     layers = list_layers(model)
-    choices, operations = choose(rules, layers, find_operation, NAMES)
-    for choice in (*choices, *operations):
-        over(choice.rule)
-    handle = Attached(model, rules_of(operations))
+    if isinstance(rules, Composite):
+        runs, acting, rows = plan_composite(layers, rules)
+    else:
+        choices, operations = choose(rules, layers, find_operation, NAMES)
+        runs = {id(each.layer.layer): run_of(each) for each in choices}
+        acting, rows = rules_of(operations), list_rows(choices, operations)
+    handle = Attached(model, acting, is_seen=isinstance(rules, Composite))
     parts = [changes_of(each.layer) for each in layers]
-    refuse_twice(handle, choices, parts)
-    by_layer = {id(choice.layer.layer): choice for choice in choices}
-    chosen = [part for part in parts if id(part.layer) in by_layer]
-    for part in chosen:
-        part.run = make_run(part.layer, by_layer[id(part.layer)].rule)
-        part.owner = handle
-    changed = parts if operations else chosen
-    if operations:
+    refuse_twice(handle, runs, parts)
+    for part in parts:
+        if id(part.layer) in runs:
+            part.run = runs[id(part.layer)]
+            part.owner = handle
+    changed = parts if acting else [part for part in parts if part.owner is handle]
+    if acting:
         watch()
     put(changed, handle)
 
     def undo() -> None:
         handle.superseded = True
         take(changed, handle)
-        if operations:
+        if acting:
             unwatch()
 
-    return Attachment(list_rows(choices, operations), undo)
+    return Attachment(rows, undo)
+
+
+def run_of(choice: Choice) -> Any:
+    """Return a layer's forward under its rule.
+
+    Raises:
+        RuleError: the rule is unknown, or needs a param.
+        RuleTypeError: it has no meaning for the layer.
+    """
+    if not is_layer_rule(choice.rule):
+        over(choice.rule)
+    return make_layer_run(choice.layer.layer, choice.rule)
 
 
 def put(parts: Sequence[Changes], handle: Attached) -> None:
@@ -104,10 +121,18 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
     """Return the rule of each operation.
 
     Raises:
+        RuleError: a rule is unknown, or needs a param.
+        RuleTypeError: one reads weights.
         RuleValueError: one is meant by two rules.
     """
     rules: dict[str, Any] = {}
     for choice in operations:
+        if is_layer_rule(choice.rule):
+            raise RuleTypeError(
+                f"rule {named(choice.rule)!r} reads what layers hold, and {choice.selector!r} is "
+                "an operation: select layers, by a type or a name"
+            )
+        over(choice.rule)
         known = rules.setdefault(choice.operation, choice.rule)
         if known is not choice.rule and known != choice.rule:
             raise RuleValueError(
@@ -117,16 +142,15 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
     return rules
 
 
-def refuse_twice(handle: Attached, choices: Sequence[Choice], parts: Sequence[Changes]) -> None:
+def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
     """Refuse what has a rule already, by another handle.
 
     Raises:
         RuleValueError: it has one.
     """
-    meant = {id(choice.layer.layer) for choice in choices}
     for part in parts:
         shown = f"layer {part.layer.name!r}"
-        if part.run is not None and id(part.layer) in meant:
+        if part.owner is not None and id(part.layer) in runs:
             raise RuleValueError(f"{shown} has a rule already: detach that one first")
         for other in part.handles:
             for name in other.operations.keys() & handle.operations.keys():

@@ -59,7 +59,7 @@ class Changes:
 
     Attributes:
         run: the layer's forward under a rule, `(call, args, kwargs)`; None: there is none on it.
-        owner: whose rule that is.
+        owner: whose rule that is, or who says that there is none.
         handles: the handles of the models that the layer is a part of.
         own: the methods that the instance had itself.
     """
@@ -100,7 +100,8 @@ class Changes:
         back.
         """
         held = vars(self.layer)
-        ruled = [handle for handle in self.handles if handle.operations]
+        keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
+        ruled = [each for each in self.handles if each.operations and each is not keeps]
         self.scope = None
         if ruled:
             rules = {name: rule for each in ruled for name, rule in each.operations.items()}
