@@ -17,6 +17,7 @@ from jax.extend import core, source_info_util
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
 
+from .override_inlined import outline
 from .override_operations import OWN_DERIVATIVE, Meant, inner_of, jaxprs_of, refuse_unmet
 
 Tensor = Any
@@ -31,6 +32,9 @@ class Rewriting:
 
     def __init__(self, rows: Sequence[tuple[Meant, Function]]) -> None:
         self.rows = tuple(rows)
+        found = [meant.inlined for meant, _ in rows if meant.inlined is not None]
+        self.inlined = tuple(found)
+        self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._holding: WeakKeyDictionary[Any, frozenset[Meant]] = WeakKeyDictionary()
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
@@ -46,13 +50,22 @@ class Rewriting:
         known = self._holding.get(jaxpr)
         if known is None:
             found: set[Meant] = set()
-            for equation in jaxpr.eqns:
+            for equation in self.outlined(jaxpr).eqns:
                 row = self.find(equation)
                 if row is not None and has_input(equation):
                     found.add(row[0])
                 elif row is None and equation.primitive.name not in OWN_DERIVATIVE:
                     found |= self.held_by(equation)
             known = self._holding[jaxpr] = frozenset(found)
+        return known
+
+    def outlined(self, jaxpr: Any) -> Any:
+        """Return a jaxpr in which inlined functions that are meant have their calls again."""
+        if not self.inlined:
+            return jaxpr
+        known = self._outlined.get(jaxpr)
+        if known is None:
+            known = self._outlined[jaxpr] = outline(jaxpr, self.inlined)
         return known
 
     def held_by(self, equation: Any) -> frozenset[Meant]:
@@ -71,6 +84,7 @@ class Rewriting:
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
         """Compute a jaxpr, with the rules."""
+        jaxpr = self.outlined(jaxpr)
         values: dict[Any, Tensor] = {}
 
         def read(atom: Any) -> Tensor:

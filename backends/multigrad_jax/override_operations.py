@@ -18,6 +18,8 @@ from jax.extend import core
 
 from multigrad.errors import RuleTypeError, RuleValueError
 
+from .override_inlined import Inlined, inlined, named
+
 NAMED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call", "custom_lin")
 MODULES = (jax.nn, jnp, jax.lax)
@@ -33,15 +35,22 @@ class Meant:
         name: a function's or a primitive's.
         code: (file, line) of the function, where it was given as an object.
         is_primitive: whether only a primitive is meant.
+        own: for a name, what jax's own function of that name is, where that is something else.
+        inlined: the function, where jax inlines it.
     """
 
     selector: Any
     name: str
     code: tuple[str, int] | None = None
     is_primitive: bool = False
+    own: Meant | None = None
+    inlined: Inlined | None = None
 
     def fits(self, equation: Any) -> bool:
         """Return whether an equation is such a call."""
+        return self._is_named(equation) or (self.own is not None and self.own.fits(equation))
+
+    def _is_named(self, equation: Any) -> bool:
         if self.is_primitive:
             return equation.primitive.name == self.name
         called = name_of(equation)
@@ -98,7 +107,12 @@ def find(selector: Any) -> Meant:
         RuleValueError: nothing in a jaxpr would say that it was called.
     """
     if isinstance(selector, str):
-        return Meant(selector, selector)
+        is_primitive = hasattr(core.primitives, f"{selector}_p")
+        own = next((getattr(m, selector) for m in MODULES if hasattr(m, selector)), None)
+        if is_primitive or own is None or not callable(own) or trace(own) is None:
+            return Meant(selector, selector)
+        meant = find(own)
+        return Meant(selector, selector, own=meant, inlined=meant.inlined)
     if isinstance(selector, core.Primitive):
         return Meant(selector, selector.name, is_primitive=True)
     if not callable(selector):
@@ -112,12 +126,23 @@ def find(selector: Any) -> Meant:
         if called is None:
             return Meant(selector, traced.eqns[0].primitive.name, is_primitive=True)
         return Meant(selector, called, code_of(inner_of(traced.eqns[0])))
-    parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in traced.eqns}))
-    raise RuleValueError(
-        f"jax inlines {name!r} into its parts ({parts}), so that no call of it can be found: "
-        f"select one of these by name, or give the function a call of its own: "
-        f"{name} = jax.jit({name})"
-    )
+    # A call of it, once it has one again, has no code: it is the one that was made for it.
+    found = inlined(selector, name)
+    if found is None:
+        parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in traced.eqns}))
+        raise RuleValueError(
+            f"jax inlines {name!r} into its parts ({parts}), so that no call of it can be found: "
+            f"select one of these by name, or give the function a call of its own: "
+            f"{name} = jax.jit({name})"
+        )
+    return Meant(selector, name, code_of_outlined(), inlined=found)
+
+
+def code_of_outlined() -> tuple[str, int]:
+    """Return where the calls are written that inlined functions are given."""
+    code = named.__code__
+    inner = next(each for each in code.co_consts if hasattr(each, "co_firstlineno"))
+    return inner.co_filename, inner.co_firstlineno
 
 
 def trace(function: Callable[..., Any]) -> Any:
@@ -183,19 +208,5 @@ def refuse_unmet(name: str, jaxpr: Any, unmet: Sequence[Meant]) -> None:
     near = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
     raise RuleValueError(
-        f"{name} calls no operation {said!r}{near} (it calls: {shown or 'none'}){inlined(meant)}"
+        f"{name} calls no operation {said!r}{near} (it calls: {shown or 'none'})"
     )
-
-
-def inlined(meant: Meant) -> str:
-    """Return what jax makes of a function of its own with that name, as words at a message's
-    end.
-    """
-    if not isinstance(meant.selector, str):
-        return ""
-    own = next((getattr(m, meant.name) for m in MODULES if hasattr(m, meant.name)), None)
-    traced = trace(own) if callable(own) else None
-    if traced is None or any(meant.fits(equation) for equation in traced.eqns):
-        return ""
-    parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in traced.eqns}))
-    return f". jax inlines its {meant.name!r} into: {parts}"
