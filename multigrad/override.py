@@ -11,7 +11,9 @@ import optree
 from .backend.contract import Backend
 from .backend.discovery import in_use, load_backend
 from .errors import MultigradError, RuleTypeError
+from .functions.function import Function
 from .models.over import over
+from .models.recorded import captured
 from .tracing.trace import Value
 
 __all__ = ["Overridden", "override"]
@@ -53,18 +55,34 @@ class Overridden:
         self.rules = dict(rules) if isinstance(rules, Mapping) else rules
         self._by_backend: dict[str, Callable[..., Any]] = {}
         self._said = self._named_by_selectors()
+        self._captured: tuple[tuple[Function, ...], Function] | None = None
         functools.update_wrapper(self, function, updated=())
+        del self.__wrapped__  # whoever unwrapped it would lose the rules
 
     def __repr__(self) -> str:
         return f"override({self.function!r}, {self.rules!r})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the function returns, attached to the rules' gradients."""
+        if is_capturing((args, kwargs)):
+            return self.captured_form(*args, **kwargs)
         return self._on(self._backend_of(args, kwargs))(*args, **kwargs)
+
+    @property
+    def captured_form(self) -> Function:
+        """The function as a graph with the rules in it: what NumPy takes, and other captures."""
+        if not isinstance(self.rules, Mapping):
+            raise RuleTypeError("rules that read weights act on functions of jax")
+        acting = tuple(map(over, self.rules.values()))
+        if self._captured is None or self._captured[0] != acting:
+            self._captured = acting, captured(self.function, self.rules, acting)
+        return self._captured[1]
 
     def _on(self, backend: Backend) -> Callable[..., Any]:
         found = self._by_backend.get(backend.name)
         if found is None:
+            if backend.autodiff.vjp is None:  # of which no gradient is taken but by `xg.vjp`
+                return self.function
             if backend.models.override is None:
                 raise RuleTypeError(f"backend {backend.name!r} overrides no functions")
             found = backend.models.override(self.function, self.rules)
