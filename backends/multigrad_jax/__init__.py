@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import jax
 
-from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Models, Tensors
+from multigrad.backend import (
+    Autodiff,
+    Backend,
+    Compiler,
+    Draws,
+    Imports,
+    Interop,
+    Kernels,
+    Models,
+    Tensors,
+)
 
 from . import (
     attach,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,11 +56,10 @@ class Inlined:
         for options in ({}, *({name: value} for name, value in flags)):
             call = named(self.function, self.name, options)
             given = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-            try:
+            code = None
+            with suppress(Exception):  # of any library
                 code = jax.make_jaxpr(call)(given).jaxpr
-            except Exception:  # noqa: BLE001  (of any library)
-                continue
-            if not code.constvars and len(code.outvars) == 1:
+            if code is not None and not code.constvars and len(code.outvars) == 1:
                 yield code, jax.make_jaxpr(jax.jit(call))(given).jaxpr.eqns[0]
 
 

@@ -114,8 +114,10 @@ class Rewriting:
         """
         row = self.find(equation)
         if row is not None:
-            return self.replace(*row, equation, operands) if has_input(equation) else bind(
-                equation, operands
+            return (
+                self.replace(*row, equation, operands)
+                if has_input(equation)
+                else bind(equation, operands)
             )
         primitive = equation.primitive.name
         if primitive in OWN_DERIVATIVE:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,10 +150,8 @@ def trace(function: Callable[..., Any]) -> Any:
     """Return the jaxpr of a function of one array, or of two; None: it is neither."""
     x = jnp.ones((2, 3), jnp.float32)
     for arguments in ((x,), (x, x)):
-        try:
+        with suppress(Exception):  # of any library
             return jax.make_jaxpr(function)(*arguments).jaxpr
-        except Exception:  # noqa: BLE001  (any function of any library)
-            continue
     return None
 
 
@@ -207,6 +206,4 @@ def refuse_unmet(name: str, jaxpr: Any, unmet: Sequence[Meant]) -> None:
     close = difflib.get_close_matches(said, names, 3)
     near = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
-    raise RuleValueError(
-        f"{name} calls no operation {said!r}{near} (it calls: {shown or 'none'})"
-    )
+    raise RuleValueError(f"{name} calls no operation {said!r}{near} (it calls: {shown or 'none'})")

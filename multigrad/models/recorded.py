@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..calls.recipe import Recorded
+from ..capture.dialect import record_call
 from ..capture.signature import name_of
 from ..capture.tracer import V
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
@@ -19,7 +20,6 @@ from ..ir.op import Op
 from ..ir.types import INPUT, is_float
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,16 @@ class Acting:
         row = next((row for row in self.rows if row.op is op), None)
         return None if row is None else self._replaced(trace, row, operands, again)
 
-    def call(self, trace: Trace, function: Any, operands: tuple[Any, ...], again: Any) -> Any:
+    def call(
+        self, trace: Trace, library: str, function: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
         """Do the same for a function of a library that records several ops."""
+
+        def again(*given: Any) -> Any:
+            return record_call(library, function, given, kwargs, trace=trace)
+
         row = next((row for row in self.rows if row.function is function), None)
-        return None if row is None else self._replaced(trace, row, operands, again)
+        return None if row is None else self._replaced(trace, row, args, again)
 
     def _replaced(
         self, trace: Trace, row: Meant, operands: tuple[Any, ...], again: Callable[..., Any]
@@ -123,8 +129,8 @@ class Acting:
 
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a symbolic tensor of floats."""
-    return isinstance(value, Value) and value.node.type.kind == "tensor" and is_float(
-        value.node.type
+    return (
+        isinstance(value, Value) and value.node.type.kind == "tensor" and is_float(value.node.type)
     )
 
 
