@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import optree
 
 from .backend.contract import Backend
 from .backend.discovery import in_use, load_backend
-from .errors import MultigradError, RuleTypeError
+from .errors import MultigradError, RuleError, RuleTypeError
 from .functions.function import Function
 from .models.over import over
 from .models.recorded import captured
@@ -55,6 +56,7 @@ class Overridden:
         self.rules = dict(rules) if isinstance(rules, Mapping) else rules
         self._by_backend: dict[str, Callable[..., Any]] = {}
         self._said = self._named_by_selectors()
+        self._read = tuple(self._readings())
         self._captured: tuple[tuple[Function, ...], Function] | None = None
         functools.update_wrapper(self, function, updated=())
         del self.__wrapped__  # whoever unwrapped it would lose the rules
@@ -64,6 +66,9 @@ class Overridden:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the function returns, attached to the rules' gradients."""
+        for is_reading, call in self._read:
+            if is_reading():
+                return call(*args, **kwargs)
         if is_capturing((args, kwargs)):
             return self.captured_form(*args, **kwargs)
         return self._on(self._backend_of(args, kwargs))(*args, **kwargs)
@@ -88,6 +93,16 @@ class Overridden:
             found = backend.models.override(self.function, self.rules)
             self._by_backend[backend.name] = found
         return found
+
+    def _readings(self) -> Iterator[tuple[Callable[[], bool], Callable[..., Any]]]:
+        """Yield what a compiler calls that reads our code, where the selectors mean its
+        framework's operations: it can read no discovery of backends.
+        """
+        for backend in in_use():
+            readers = [each for each in backend.compiler.read_function if each.reads_code]
+            if readers and backend.models.override is not None:
+                with suppress(RuleError):
+                    yield readers[0].is_reading, self._on(backend)
 
     def _named_by_selectors(self) -> Backend | None:
         """Return the framework whose functions are among the selectors, if any."""
