@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import optree
 
+from .attribution.composites import Composite
 from .backend.contract import Backend
 from .backend.discovery import in_use, load_backend
 from .errors import MultigradError, RuleError, RuleTypeError
@@ -140,23 +142,30 @@ def check(function: Any, rules: Any) -> None:
     Raises:
         RuleTypeError: see `override`.
     """
-    for backend in in_use():
-        models = backend.models
-        if models.is_model is not None and models.is_model(function):
-            raise RuleTypeError(
-                f"{type(function).__qualname__} is a model of {backend.name}: "
-                "xg.attach(model, {selector: rule}) puts rules on it"
-            )
+    keras = sys.modules.get("keras")
+    holders = [backend.name for backend in in_use() if is_model_of(backend, function)]
+    if keras is not None and isinstance(function, keras.Operation):
+        holders.append("keras")
+    if holders:
+        raise RuleTypeError(
+            f"{type(function).__qualname__} is a model of {holders[-1]}: "
+            "xg.attach(model, {selector: rule}) puts rules on it"
+        )
     if not callable(function):
         raise RuleTypeError(f"expected a function, got {function!r:.60}")
     if isinstance(rules, Mapping):
         if not rules:
             raise RuleTypeError("expected {operation: rule} with at least one of them, got {}")
         for rule in rules.values():
-            if not hasattr(rule, "over"):
+            if not callable(getattr(rule, "over", None)):
                 over(rule)
-    elif not hasattr(rules, "rule_for"):
+    elif not isinstance(rules, Composite):
         raise RuleTypeError(f"expected {{operation: rule}}, got {rules!r:.60}")
+
+
+def is_model_of(backend: Backend, function: Any) -> bool:
+    """Return whether an object is a model that a backend attaches rules to."""
+    return backend.models.is_model is not None and backend.models.is_model(function)
 
 
 def owners(tree: Any) -> dict[str, Backend]:

@@ -7,7 +7,7 @@ that is once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,16 +17,26 @@ from multigrad.models.over import over
 
 from .override_jaxpr import Rewriting
 from .override_operations import find, is_operation
+from .override_relevance import composite_of, reads_layers, run
 from .override_state import is_object, objects_of, refuse_changed
 
 __all__ = ["is_operation", "leaves", "override"]
 
+Compute = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
 leaves = jax.tree_util.tree_leaves
 
 
 def override(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls."""
-    assert isinstance(rules, Mapping)
+    if reads_layers(rules):
+        composite = composite_of(rules)
+
+        @functools.wraps(function)
+        def attributed(*args: Any, **kwargs: Any) -> Any:
+            compute = functools.partial(run, composite, name_of(function))
+            return call(f"function {name_of(function)!r}", compute, function, args, kwargs)
+
+        return attributed
     rows = [
         (find(part), rule)
         for selector, rule in rules.items()
@@ -44,15 +54,17 @@ def override(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
             rewriting = known[acting] = Rewriting(
                 [(meant, rule) for (meant, _), rule in zip(rows, acting, strict=True)]
             )
-        return call(name, rewriting, function, args, kwargs)
+        return call(name, functools.partial(rewriting.checked, name), function, args, kwargs)
 
     return overridden
 
 
-def call(
-    name: str, rewriting: Rewriting, function: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
+def call(name: str, compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Trace a call, and compute it with the rules.
+
+    Args:
+        compute: what computes a jaxpr of arguments, and of what objects among them hold, with the
+            rules.
 
     Raises:
         RuleValueError: it calls none of the operations that a selector means.
@@ -82,8 +94,7 @@ def call(
     except Exception as error:
         refuse_changed(name, error)
         raise
-    rewriting.check(name, closed.jaxpr)
-    computed = rewriting.run(closed.jaxpr, closed.consts, [*arrays, *state])
+    computed = compute(closed, arrays, state)
     tree_out, found, outputs = result
     for i, each in zip(found, computed, strict=False):
         outputs[i] = each

@@ -36,14 +36,6 @@ class Inlined:
     name: str
     frame: Frames
 
-    def made(self, equation: Any) -> bool:
-        """Return whether an equation was made by a call of the function."""
-        traceback = equation.source_info.traceback
-        return traceback is not None and any(
-            frame.file_name == self.frame[0] and frame.function_name == self.frame[1]
-            for frame in traceback.frames
-        )
-
     def forms(self, aval: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the function's code for an array, and a call of it: as it is by default, and with
         each of its flags turned.
@@ -86,8 +78,11 @@ def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
         RuleValueError: a call of one of them was of another form than `function(array)`.
     """
     equations = list(jaxpr.eqns)
+    frames = [frames_of(equation) for equation in equations] if functions else []
+    if not any(function.frame in each for function in functions for each in frames):
+        return jaxpr
     for function in functions:
-        made = [function.made(equation) for equation in equations]
+        made = [function.frame in frames_of(equation) for equation in equations]
         kept: list[Any] = []
         i = 0
         while i < len(equations):
@@ -104,6 +99,13 @@ def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
             i += size
         equations = kept
     return jaxpr.replace(eqns=equations)
+
+
+def frames_of(equation: Any) -> set[Frames]:
+    """Return the frames of the calls that made an equation."""
+    traceback = equation.source_info.traceback
+    frames = () if traceback is None else traceback.frames
+    return {(frame.file_name, frame.function_name) for frame in frames}
 
 
 def match(function: Inlined, equations: Sequence[Any]) -> tuple[Any, int] | None:

@@ -72,15 +72,18 @@ class Rewriting:
         """Return which of the operations are called inside of an equation."""
         return frozenset().union(*(self.held(inner) for inner in jaxprs_of(equation)))
 
-    def check(self, name: str, jaxpr: Any) -> None:
-        """Check that a function calls what each selector means.
+    def checked(
+        self, name: str, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Compute the jaxpr of a whole function, with the rules.
 
         Raises:
-            RuleValueError: it does not.
+            RuleValueError: it does not call what a selector means.
         """
-        unmet = [meant for meant, _ in self.rows if meant not in self.held(jaxpr)]
+        unmet = [meant for meant, _ in self.rows if meant not in self.held(closed.jaxpr)]
         if unmet:
-            refuse_unmet(name, jaxpr, unmet)
+            refuse_unmet(name, closed.jaxpr, unmet)
+        return self.run(closed.jaxpr, closed.consts, [*arguments, *state])
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
         """Compute a jaxpr, with the rules."""

@@ -28,8 +28,10 @@ def is_operation(selector: Any) -> bool:
     from .operations import find_operation
 
     module = getattr(selector, "__module__", None)
-    return not isinstance(selector, str) and module != "_operator" and (
-        find_operation(selector) is not None
+    return (
+        not isinstance(selector, str)
+        and module != "_operator"
+        and (find_operation(selector) is not None)
     )
 
 

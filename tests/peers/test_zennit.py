@@ -55,7 +55,10 @@ RULES: dict[str, tuple[Any, Any]] = {
         lambda: their_rules.Gamma(zero_params=["bias"]),
         lrp.gamma(zero_params=["bias"]),
     ),
-    "zplus, no bias": (lambda: their_rules.ZPlus(zero_params="bias"), lrp.zplus(zero_params="bias")),
+    "zplus, no bias": (
+        lambda: their_rules.ZPlus(zero_params="bias"),
+        lrp.zplus(zero_params="bias"),
+    ),
     "wsquare, no bias": (
         lambda: their_rules.WSquare(zero_params="bias"),
         lrp.wsquare(zero_params="bias"),
