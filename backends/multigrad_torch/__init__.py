@@ -105,7 +105,12 @@ backend = Backend(
         import_function=importer.import_function,
         hook_params=automatic_hooks.hook_params,
     ),
-    models=Models(is_model=models.is_model, attach=models.attach),
+    models=Models(
+        is_model=models.is_model,
+        attach=models.attach,
+        override=models.override,
+        is_operation=models.is_operation,
+    ),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # imported for its table

@@ -21,3 +21,22 @@ def attach(model: nn.Module, rules: Any) -> Attachment:
     from .attaching import attach_rules
 
     return attach_rules(model, rules)
+
+
+def is_operation(selector: Any) -> bool:
+    """Return whether a selector of `override` is a function of torch."""
+    from .operations import find_operation
+
+    module = getattr(selector, "__module__", None)
+    return (
+        not isinstance(selector, str)
+        and module != "_operator"
+        and (find_operation(selector) is not None)
+    )
+
+
+def override(function: Any, rules: Any) -> Any:
+    """Return a function with rules on the operations that it calls; see `multigrad.override`."""
+    from .override import override_calls
+
+    return override_calls(function, rules)
