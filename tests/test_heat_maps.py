@@ -129,11 +129,91 @@ def on_torch(composite: Any) -> Any:
         return torch.autograd.grad(out[:, 1].sum(), x)[0].numpy()
 
 
-ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch}
+def last(weight: Any) -> Any:
+    """The weight of a convolution with channels last."""
+    return weight.transpose(2, 3, 1, 0)
+
+
+def channels_last(x: Any) -> Any:
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def on_keras(composite: Any) -> Any:
+    import keras
+
+    import multigrad.keras as xk
+
+    layers, epsilon = keras.layers, {"epsilon": EPSILON}
+    inputs = keras.Input((SIZE, SIZE, 2))
+    h = layers.Conv2D(CHANNELS, 3, padding="same", use_bias=False, name="one")(inputs)
+    h = layers.ReLU()(layers.BatchNormalization(**epsilon, name="norm_one")(h))
+    y = layers.Conv2D(CHANNELS, 3, padding="same", name="two")(h)
+    y = layers.BatchNormalization(**epsilon, name="norm_two")(y)
+    y = layers.GlobalAveragePooling2D()(keras.ops.relu(layers.Add()([y, h])))
+    network = keras.Model(inputs, layers.Dense(CLASSES, name="dense")(y))
+    weights = {
+        "one": [last(WEIGHTS["one"])],
+        "two": [last(WEIGHTS["two"]), WEIGHTS["bias_two"]],
+        "dense": [WEIGHTS["dense"], WEIGHTS["bias"]],
+        **{
+            norm: [WEIGHTS[norm][name] for name in ("scale", "shift", "mean", "variance")]
+            for norm in ("norm_one", "norm_two")
+        },
+    }
+    for name, values in weights.items():
+        network.get_layer(name).set_weights(values)
+    with xk.attach(network, composite):
+        x = keras.ops.convert_to_tensor(channels_last(X))
+        out, pull = xg.vjp(lambda x: network(x, training=False), x)
+        given = np.zeros(out.shape, np.float32)
+        given[:, 1] = 1
+        (heat,) = pull(keras.ops.convert_to_tensor(given))
+        return keras.ops.convert_to_numpy(heat).transpose(0, 3, 1, 2)
+
+
+def on_flax(composite: Any) -> Any:
+    import jax
+    from flax import nnx
+
+    class Network(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            frozen: Any = {"use_running_average": True, "epsilon": EPSILON, "rngs": rngs}
+            self.one = nnx.Conv(2, CHANNELS, (3, 3), use_bias=False, rngs=rngs)
+            self.norm_one = nnx.BatchNorm(CHANNELS, **frozen)
+            self.two = nnx.Conv(CHANNELS, CHANNELS, (3, 3), rngs=rngs)
+            self.norm_two = nnx.BatchNorm(CHANNELS, **frozen)
+            self.dense = nnx.Linear(CHANNELS, CLASSES, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            h = nnx.relu(self.norm_one(self.one(x)))
+            h = nnx.relu(self.norm_two(self.two(h)) + h)
+            return self.dense(h.mean((1, 2)))
+
+    network = Network(nnx.Rngs(0))
+    network.one.kernel[...] = last(WEIGHTS["one"])
+    network.two.kernel[...], network.two.bias[...] = last(WEIGHTS["two"]), WEIGHTS["bias_two"]
+    network.dense.kernel[...], network.dense.bias[...] = WEIGHTS["dense"], WEIGHTS["bias"]
+    words = {"mean": "mean", "variance": "var", "scale": "scale", "shift": "bias"}
+    for norm in ("norm_one", "norm_two"):
+        for name, word in words.items():
+            getattr(getattr(network, norm), word)[...] = WEIGHTS[norm][name]
+    under = xg.override(network, composite)
+    heat = jax.grad(lambda x: under(x)[:, 1].sum())(channels_last(X))
+    return np.asarray(heat).transpose(0, 3, 1, 2)
+
+
+ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch, "keras": on_keras, "flax": on_flax}
 
 
 @pytest.mark.parametrize("name", COMPOSITES)
-@pytest.mark.parametrize("framework", [pytest.param("torch", marks=pytest.mark.needs("torch"))])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param("torch", marks=pytest.mark.needs("torch")),
+        pytest.param("keras", marks=pytest.mark.needs("keras")),
+        pytest.param("flax", marks=pytest.mark.needs("jax", "flax")),
+    ],
+)
 def test_the_heat_map_is_that_of_the_rules_layer_by_layer(framework: str, name: str) -> None:
     result, expected = ON[framework](COMPOSITES[name]), by_hand(name)
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
