@@ -21,7 +21,9 @@ from .ground import former as _former  # noqa: F401
 from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
-    from . import transforms
+    from . import attribution, transforms
+    from .attach import attach
+    from .attribution import composites
     from .backend.discovery import backends
     from .capture import xp
     from .context import use
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from .inspection.parity import parity
     from .inspection.show import show
     from .inspection.source import lower, source
+    from .override import override
     from .registry import compose, get, register, rules, unregister
     from .rulebook.rule import Rule
     from .saving.files import from_dict, load, save
@@ -75,9 +78,12 @@ __all__ = [
     "__version__",
     "activation",
     "apply_to_gradients",
+    "attach",
+    "attribution",
     "backends",
     "check",
     "compose",
+    "composites",
     "custom_gradient",
     "from_autograd_function",
     "from_custom_vjp",
@@ -88,6 +94,7 @@ __all__ = [
     "jit",
     "load",
     "lower",
+    "override",
     "parity",
     "register",
     "rules",
@@ -126,6 +133,7 @@ _ROOMS = {
     "UnsupportedOp": "errors",
     "activation": "in_force.activation",
     "apply_to_gradients": "in_force.gradients",
+    "attach": "attach",
     "backends": "backend.discovery",
     "compose": "registry",
     "from_dict": "saving.files",
@@ -133,6 +141,7 @@ _ROOMS = {
     "jit": "in_force.jit",
     "load": "saving.files",
     "lower": "inspection.source",
+    "override": "override",
     "register": "registry",
     "rules": "registry",
     "save": "saving.files",
@@ -141,7 +150,11 @@ _ROOMS = {
     "unregister": "registry",
     "use": "context",
 }
-_MODULES = {"functional", "hook", "keras", "optax", "testing", "transforms", "wrappers"}
+_MODULES = {
+    "attribution", "functional", "hook", "keras", "optax", "testing", "transforms", "wrappers",
+}  # fmt: skip
+# Modules that lie in a room of another name.
+_INNER = {"composites": "attribution.composites", "xp": "capture.xp"}
 
 
 def __getattr__(name: str) -> Any:
@@ -149,8 +162,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     elif name in _MODULES:
         value = import_module(f".{name}", __name__)
-    elif name == "xp":
-        value = import_module(".capture.xp", __name__)
+    elif name in _INNER:
+        value = import_module(f".{_INNER[name]}", __name__)
     elif name == "__version__":
         return _read_version()
     else:

@@ -255,6 +255,10 @@ def record_call(
             f"lets {shown} write into a {type(target).__name__} that the rule did not get or make. "
             "Use the function's result"
         )
+    if trace.overriding is not None:
+        changed = trace.overriding.call(trace, dialect, function, args, kwargs)
+        if changed is not None:
+            return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
     before = trace.dialect, trace.readings
     trace.dialect, trace.readings = dialect, (dialect,)
     try:

@@ -24,6 +24,7 @@ from multigrad.capture.methods import METHODS
 from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
+from . import attribution_docs
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 
@@ -311,9 +312,38 @@ def render_conversions() -> str:
     )
 
 
+# --- attribution --------------------------------------------------------------------------------
+
+
+def render_attribution() -> str:
+    """Return the page about rules of relevance and composites."""
+    heads = attribution_docs.HEADS
+    return page(
+        "Attribution",
+        "Rules that read what a layer holds: relevance R at its output comes back to its input x, "
+        "shared out by what each input did for the output z. They stand in `xg.attribution` "
+        "under zennit's names and with its defaults; `stabilize(z)` is z + e, or z - e where "
+        "z < 0. 16-bit tensors are computed in float32 and rounded once. Rules that read no "
+        "weights (`guided`, `deconvnet`, `beta_smooth`, `pass`) are among the [rules](rules.md).",
+        table(heads, attribution_docs.rule_rows()),
+        "`rule.over(kind)` is a layer with that rule for its gradient, on any framework's tensors: "
+        '`xg.attribution.gamma().over("linear")(x, weight, bias)`.',
+        "## Composites\n\nWhich rule each kind of layer of a model gets, `xg.composites`. A layer "
+        "of a kind that is not named keeps its own gradient. `canonize=True` merges a batch "
+        "normalization with the layer before it and lets additions in code count as layers; no "
+        "weight is changed.",
+        attribution_docs.EXAMPLE,
+        table(("composite", *heads[1:]), attribution_docs.composite_rows()),
+        "## Means of a gradient\n\nOf any gradient: under a composite, under rules, or the model's "
+        "own.",
+        table((heads[0], "what it is", heads[-1]), attribution_docs.mean_rows()),
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
+    "attribution.md": render_attribution,
     "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,

@@ -4,6 +4,7 @@ May import the rooms up to `in_force`; docs/architecture.md has their order.
 """
 
 from . import (
+    attribution,
     braintools,
     jamming,
     peers,
@@ -16,6 +17,6 @@ from . import (
 )
 
 __all__ = [
-    "braintools", "jamming", "peers", "snntorch", "spiking", "spikingjelly", "straight_through",
-    "surrogate", "transforms",
+    "attribution", "braintools", "jamming", "peers", "snntorch", "spiking", "spikingjelly",
+    "straight_through", "surrogate", "transforms",
 ]  # fmt: skip
