@@ -15,7 +15,7 @@ import multigrad as xg
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from harness.attached import Net, gradient, make_net, registered_rules
+from .harness.attached import Net, gradient, make_net, registered_rules
 
 pytestmark = pytest.mark.needs("torch")
 

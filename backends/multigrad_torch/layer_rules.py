@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -34,6 +36,26 @@ class Merging:
     version: int
 
 
+_keys = itertools.count()
+RULES: weakref.WeakValueDictionary[str, WeightRule] = weakref.WeakValueDictionary()
+
+
+class Functions:
+    """Functions of layers, as attributes: of a dict Dynamo knows only its first keys."""
+
+
+FUNCTIONS = Functions()
+
+
+@torch.compiler.assume_constant_result
+def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) -> str:
+    """Make a rule's Function, which Dynamo cannot read; return its name among FUNCTIONS."""
+    function = RULES[key].rule.over(kind, **dict(attributes))
+    name = f"function_{function.identifier}"
+    setattr(FUNCTIONS, name, function)
+    return name
+
+
 class WeightRule:
     """A rule that reads weights, for calls of operations of the kinds that it knows."""
 
@@ -41,6 +63,8 @@ class WeightRule:
         self.rule = rule
         self.name = named(rule)
         self.merges = merges
+        self.key = f"weights_{next(_keys)}"
+        RULES[self.key] = self
 
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -76,7 +100,11 @@ class WeightRule:
             inputs, given = tuple(each[None] for each in inputs), out[None]
         elif taken.shape is not None:
             given = out.reshape(taken.shape)
-        function = self.rule.over(taken.kind, **taken.attributes)
+        if is_compiling():
+            name = make_function(self.key, taken.kind, tuple(taken.attributes.items()))
+            function = getattr(FUNCTIONS, name)
+        else:
+            function = self.rule.over(taken.kind, **taken.attributes)
         # What a Function returns of its inputs is a view of it, which none may write into.
         result = function(*inputs, *taken.params, given).clone().reshape(shape)
         if self.merges:

@@ -52,7 +52,8 @@ class QuietActing(Acting):
 
         @functools.wraps(method)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or stack_length() != 1 or stack_at(0) is not mode:
+            listens = is_compiling() or mode.seen is not None
+            if listens or stack_length() != 1 or stack_at(0) is not mode:
                 return method(*args, **kwargs)
             with torch._C.DisableTorchFunction():
                 return method(*args, **kwargs)

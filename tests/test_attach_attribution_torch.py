@@ -1,0 +1,181 @@
+"""Rules that read weights, and composites, on torch modules: against the formulas of the papers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+pytestmark = pytest.mark.needs("torch")
+EPSILON = 1e-6
+
+
+def stabilize(z: Any) -> Any:
+    return z + torch.where(z < 0, -EPSILON, EPSILON)
+
+
+def epsilon_over(forward: Any, x: Any, relevance: Any) -> Any:
+    """Return x * w^T (R / z) of a layer that is linear but for its bias."""
+    x = x.detach().requires_grad_()
+    z = forward(x)
+    (pulled,) = torch.autograd.grad(z, x, relevance / stabilize(z.detach()))
+    return x.detach() * pulled
+
+
+def heat(model: Any, x: Any) -> Any:
+    x = x.detach().requires_grad_()
+    y = model(x)
+    (grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return grad
+
+
+LAYERS = {
+    "linear": (nn.Linear(4, 3), (5, 4)),
+    "linear on sequences": (nn.Linear(4, 3, bias=False), (2, 5, 4)),
+    "conv1d": (nn.Conv1d(2, 4, 3, padding="same"), (2, 2, 7)),
+    "conv2d": (nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 7, 8)),
+    "conv2d of one": (nn.Conv2d(4, 6, 3, dilation=2), (4, 7, 8)),
+    "conv3d": (nn.Conv3d(1, 2, 2), (2, 1, 3, 4, 3)),
+    "transposed": (nn.ConvTranspose2d(3, 2, 3, stride=2, output_padding=1), (2, 3, 4, 4)),
+    "pooling": (nn.AvgPool2d(2, stride=1, padding=1), (2, 3, 4, 5)),
+    "adaptive pooling": (nn.AdaptiveAvgPool2d((2, 1)), (2, 3, 4, 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_epsilon_on_a_layer_is_the_formula_of_its_weights_and_they_keep_their_gradient(
+    name: str,
+) -> None:
+    layer, shape = LAYERS[name]
+    torch.manual_seed(1)
+    x = torch.randn(shape)
+    rule = xg.attribution.norm() if "pooling" in name else xg.attribution.epsilon(EPSILON)
+    params = list(layer.parameters())
+    (layer(x).sum() if params else x.sum().requires_grad_()).backward()
+    own = [param.grad.clone() for param in params]
+    layer.zero_grad()
+    model = nn.Sequential(layer)
+    with xg.attach(model, {"0": rule}):
+        assert torch.equal(model(x), layer(x))
+        given = heat(model, x)
+        heat_of_weights = model(x.clone().requires_grad_()).sum()
+        heat_of_weights.backward()
+    assert all(torch.equal(a, b.grad) for a, b in zip(own, params, strict=True))
+    expected = epsilon_over(layer, x, torch.ones_like(layer(x)))
+    torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
+
+
+class Net(nn.Module):
+    """What is called in code counts as the layers do: an addition, a mean, relus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3, padding=1)
+        self.bn = nn.BatchNorm2d(3)
+        self.side = nn.Conv2d(3, 3, 1)
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = F.relu(self.bn(self.conv(x)))
+        z = self.side(y)
+        z += y
+        return self.fc(torch.relu(z).mean((2, 3)))
+
+
+@pytest.fixture
+def net() -> Any:
+    torch.manual_seed(5)
+    net = Net().eval()
+    nn.init.normal_(net.bn.running_mean)
+    nn.init.uniform_(net.bn.running_var, 0.5, 2.0)
+    nn.init.uniform_(net.bn.weight, 0.5, 1.5)
+    nn.init.normal_(net.bn.bias)
+    return net
+
+
+def relevance_by_hand(net: Any, x: Any) -> Any:
+    """Return what a composite of epsilon everywhere sends back, step by step."""
+    a = net.bn(net.conv(x))
+    y = a.relu()
+    b = net.side(y)
+    z = b + y
+    pooled = z.relu().mean((2, 3))
+    r = epsilon_over(net.fc, pooled, torch.ones(len(x), 4))
+    r = epsilon_over(lambda t: t.mean((2, 3)), z.relu(), r)
+    share = r / stabilize(z)  # of the addition
+    r = epsilon_over(net.side, y, b * share) + y * share
+    return epsilon_over(lambda t: net.bn(net.conv(t)), x, r)
+
+
+def composite(canonize: bool) -> Any:
+    epsilon = xg.attribution.epsilon(EPSILON)
+    layers = {
+        "linear": epsilon,
+        "convolution": epsilon,
+        "average_pooling": epsilon,
+        "addition": xg.attribution.norm(EPSILON),
+        "activation": "pass",
+        "batch_normalization": "pass",
+    }
+    return xg.composites.Composite("of epsilon", layers, canonize=canonize)
+
+
+def test_a_composite_reaches_layers_calls_additions_and_merged_normalizations(net: Any) -> None:
+    x = torch.randn(2, 2, 5, 5)
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    own = heat(net, x)
+    with xg.attach(net, composite(canonize=True)) as handle:
+        given = heat(net, x)
+        assert "(merged)" in repr(handle)
+    torch.testing.assert_close(given, relevance_by_hand(net, x), rtol=1e-3, atol=1e-4)
+    assert torch.equal(heat(net, x), own)
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in state.items())
+
+
+def test_a_composite_compiles_to_the_same_heat_map(net: Any) -> None:
+    torch.compiler.reset()
+    x = torch.randn(2, 2, 5, 5)
+    with xg.attach(net, composite(canonize=True)):
+        compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(heat(compiled, x), heat(net, x))
+
+
+def test_merging_in_training_is_refused(net: Any) -> None:
+    net.train()
+    x = torch.randn(2, 2, 5, 5, requires_grad=True)
+    with (
+        xg.attach(net, composite(canonize=True)),
+        pytest.raises(xg.RuleError, match=r"eval\(\)"),
+    ):
+        net(x)
+    with xg.attach(net, composite(canonize=False)):
+        net(x)
+
+
+def test_a_rule_for_weights_where_there_are_none_is_refused() -> None:
+    rule, model = xg.attribution.zplus(), nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with pytest.raises(xg.RuleError, match=r"zplus.*relu"):
+        xg.attach(model, {"relu": rule})
+    x = torch.randn(3, 2, requires_grad=True)
+    with xg.attach(model, {"1": rule}), pytest.raises(xg.RuleError, match=r"'1'.*zplus"):
+        model(x)
+    with xg.attach(model, {"linear": rule}):
+        model(x).sum().backward()
+    with pytest.raises(xg.RuleError, match="does not have"):
+        xg.attach(model, xg.composites.Composite("odd", {}, names={"head": "pass"}))
+
+
+def test_a_name_in_a_composite_can_keep_a_layers_own_gradient() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    rule = xg.attribution.epsilon()
+    x = torch.randn(3, 2)
+    odd = xg.composites.Composite("odd", {"linear": rule}, names={"1": None})
+    with xg.attach(model, odd):
+        given = heat(model, x)
+    with xg.attach(model, {"0": rule}):
+        torch.testing.assert_close(given, heat(model, x))
