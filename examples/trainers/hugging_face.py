@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 import multigrad as xg
 
-EPOCHS, LEVELS = 2, 17
+EPOCHS, LEVELS = 6, 17
 
 
 class Pixels(Dataset):
@@ -50,7 +50,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
                 folder, num_train_epochs=EPOCHS, per_device_train_batch_size=32,
-                learning_rate=3e-3, report_to=[], save_strategy="no", use_cpu=True, seed=0,
+                learning_rate=1e-3, lr_scheduler_type="constant", report_to=[], save_strategy="no", use_cpu=True, seed=0,
                 disable_tqdm=True, logging_strategy="no",
             )  # fmt: skip
             trainer = Trainer(model=model, args=arguments, train_dataset=train, eval_dataset=test)
