@@ -1,4 +1,4 @@
-"""A training loop with Hugging Face accelerate, which wraps the model, the optimizer and `backward`.
+"""A training loop with Hugging Face accelerate, which wraps model, optimizer and `backward`.
 
 The network is somebody else's and rounds its activations to 2 bits; `torch.round` has no gradient.
 `attach` before `prepare` gives it a straight-through estimator; `use` clips each weight's gradient.

@@ -1,7 +1,7 @@
 """A Hugging Face model and `Trainer`: rules on a transformer that nobody here wrote.
 
-A tiny BERT is made from its configuration and classifies rows of digits, read as sequences of pixels.
-Its GELUs get another backward, that of a clipped straight-through estimator, and each weight's
+A tiny BERT is made from its configuration and classifies digits, read as sequences of pixels. Its
+GELUs get another backward, that of a clipped straight-through estimator, and each weight's
 gradient is clipped: two lines around `trainer.train()`.
 
 Needs: pip install 'multigrad-rules[torch]' transformers accelerate scikit-learn
@@ -50,8 +50,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
                 folder, num_train_epochs=EPOCHS, per_device_train_batch_size=32,
-                learning_rate=1e-3, lr_scheduler_type="constant", report_to=[], save_strategy="no", use_cpu=True, seed=0,
-                disable_tqdm=True, logging_strategy="no",
+                learning_rate=1e-3, lr_scheduler_type="constant", seed=0, use_cpu=True,
+                report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
             )  # fmt: skip
             trainer = Trainer(model=model, args=arguments, train_dataset=train, eval_dataset=test)
             if with_rules:

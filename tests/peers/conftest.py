@@ -12,7 +12,7 @@ import pytest
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))  # for `declare_ops`, which a process of its own imports too
 
-import declare_ops  # noqa: E402, F401
+import declare_ops  # noqa: F401
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:

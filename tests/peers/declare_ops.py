@@ -1,5 +1,5 @@
-"""Declares the two ops that importing torchvision asks for: its wheels are built for CUDA, and where
-that is missing they do not load what declares them. The models need no such op.
+"""Declares the two ops that importing torchvision asks for: its wheels are built for CUDA, and
+where that is missing they do not load what declares them. The models need no such op.
 """
 
 from __future__ import annotations
