@@ -21,7 +21,9 @@ from .ground import former as _former  # noqa: F401
 from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
-    from . import transforms
+    from . import attribution, transforms
+    from .attach import attach
+    from .attribution import composites
     from .backend.discovery import backends
     from .capture import xp
     from .context import use
@@ -75,9 +77,12 @@ __all__ = [
     "__version__",
     "activation",
     "apply_to_gradients",
+    "attach",
+    "attribution",
     "backends",
     "check",
     "compose",
+    "composites",
     "custom_gradient",
     "from_autograd_function",
     "from_custom_vjp",
@@ -126,6 +131,7 @@ _ROOMS = {
     "UnsupportedOp": "errors",
     "activation": "in_force.activation",
     "apply_to_gradients": "in_force.gradients",
+    "attach": "attach",
     "backends": "backend.discovery",
     "compose": "registry",
     "from_dict": "saving.files",
@@ -141,7 +147,11 @@ _ROOMS = {
     "unregister": "registry",
     "use": "context",
 }
-_MODULES = {"functional", "hook", "keras", "optax", "testing", "transforms", "wrappers"}
+_MODULES = {
+    "attribution", "functional", "hook", "keras", "optax", "testing", "transforms", "wrappers",
+}  # fmt: skip
+# Modules that lie in a room of another name.
+_INNER = {"composites": "attribution.composites", "xp": "capture.xp"}
 
 
 def __getattr__(name: str) -> Any:
@@ -149,8 +159,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     elif name in _MODULES:
         value = import_module(f".{name}", __name__)
-    elif name == "xp":
-        value = import_module(".capture.xp", __name__)
+    elif name in _INNER:
+        value = import_module(f".{_INNER[name]}", __name__)
     elif name == "__version__":
         return _read_version()
     else:

@@ -26,6 +26,10 @@ each_rule = pytest.mark.parametrize("name", LIBRARY)
 LANDMARKS: tuple[tuple[str, dict[str, Any], dict[Any, float]], ...] = (
     ("d(Linear)", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
     ("straight_through", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
+    ("guided", {}, {0: 0, "0+": 1, "0-": 0, INF: 1, -INF: 0, NAN: 0}),
+    ("deconvnet", {}, {0: 1, -9: 1, INF: 1, NAN: 1}),
+    ("beta_smooth", {}, {0: 0.5, INF: 1, -INF: 0, NAN: NAN, np.log(3) / 10: 0.75}),
+    ("beta_smooth", {"beta": 1}, {-np.log(3): 0.25}),
     ("d(ReLU)", {}, {0: 0, "0+": 1, "0-": 0, INF: 1, -INF: 0, NAN: 0}),
     ("rectangular", {}, {-0.5: 1, 0.5: 1, "-0.5-": 0, "0.5+": 0, 0: 1, INF: 0, NAN: 0}),
     ("rectangular", {"a": 0.1, "b": 0.7}, {0.1: 1, 0.7: 1, "0.1-": 0, "0.7+": 0, "0.1+": 1}),
@@ -80,6 +84,11 @@ def test_without_the_forwards_input_a_factor_that_depends_on_it_is_one(
 ) -> None:
     g = spread((3, 4), FLOAT32)
     own = {"clip_norm", "centralize", "scale", "gradient_reversal", "noise"}
+    if name in ("guided", "deconvnet"):
+        np.testing.assert_array_equal(
+            backend.numpy(xg.get(name)(None, backend.array(g), None)), np.maximum(g, 0)
+        )
+        return
     rule = xg.get(name).with_params(s=2.0) if name == "scale" else xg.get(name)
     grad_in = backend.numpy(rule(None, backend.array(g), None, **keyed(name)))
     assert grad_in.dtype == g.dtype

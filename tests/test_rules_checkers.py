@@ -146,6 +146,8 @@ NOTHING_KEPT = (
     "noise",
     "scale",
     "straight_through",
+    "pass",
+    "deconvnet",
 )
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
+from multigrad.backend import (
+    Autodiff,
+    Backend,
+    Compiler,
+    Draws,
+    Imports,
+    Interop,
+    Kernels,
+    Models,
+    Tensors,
+)
 
 from . import (
     as_it_is,
@@ -23,6 +33,7 @@ from . import (
     kernels,
     loops,
     mirror,
+    models,
     ops,
     random,
     render,
@@ -94,6 +105,7 @@ backend = Backend(
         import_function=importer.import_function,
         hook_params=automatic_hooks.hook_params,
     ),
+    models=Models(is_model=models.is_model, attach=models.attach),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # imported for its table

@@ -184,7 +184,11 @@ def call_of_function(function: Function, described: Any) -> Call:
     if function.native is True:
         raise MultigradError(f"function {function.name!r} runs as it is")
     args, kwargs = restore(described)
-    leaves, tree = flatten(args, kwargs)
+    given, nesting = flatten(args, kwargs)
+    leaves, tree = function.complete(given, nesting)
+    if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
+        message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
+        raise NotCaptured(TraceError(message))
     variant = find_variant(function, leaves, described, tree)
     if any(isinstance(fact, Telling) for fact in variant.facts):
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"

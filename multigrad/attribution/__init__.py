@@ -2,3 +2,13 @@
 
 May import the rooms up to `rules`; docs/architecture.md has their order.
 """
+
+from . import composites
+from .batch_norm import merge_batch_norm
+from .means import integrated, smooth
+from .rules import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
+
+__all__ = [
+    "alpha_beta", "composites", "epsilon", "flat", "gamma", "integrated", "merge_batch_norm",
+    "norm", "smooth", "wsquare", "zbox", "zplus",
+]  # fmt: skip

@@ -3,6 +3,6 @@
 May import the rooms up to `in_force`; docs/architecture.md has their order.
 """
 
-from . import jamming, straight_through, surrogate, transforms
+from . import attribution, jamming, straight_through, surrogate, transforms
 
-__all__ = ["jamming", "straight_through", "surrogate", "transforms"]
+__all__ = ["attribution", "jamming", "straight_through", "surrogate", "transforms"]

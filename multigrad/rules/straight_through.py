@@ -18,11 +18,13 @@ def linear_derivative(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out
 
 
+@register("pass")
 @register("straight_through")
 def straight_through(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """grad_out, unchanged.
 
-    Source: the straight-through estimator of Bengio et al., 2013 (arXiv 1308.3432).
+    Source: the straight-through estimator of Bengio et al., 2013 (arXiv 1308.3432); `Pass` of
+    zennit.
     """
     return grad_out
 

@@ -282,6 +282,10 @@ def jam(g: Exact, draws: Draws, inside: Exact | None) -> Exact:
 RULES: dict[str, Callable[..., Exact]] = {
     "d(Linear)": lambda g, x, draws: g,
     "straight_through": lambda g, x, draws: g,
+    "pass": lambda g, x, draws: g,
+    "guided": lambda g, x, draws: maximum(g, 0.0) * (x > 0),
+    "deconvnet": lambda g, x, draws: maximum(g, 0.0),
+    "beta_smooth": lambda g, x, draws, beta=10.0: g * sigmoid(beta * x),
     "d(ReLU)": lambda g, x, draws: g * (x > 0),
     "rectangular": lambda g, x, draws, a=-0.5, b=0.5: g * ((x >= a) & (x <= b)),
     "clipped_straight_through": lambda g, x, draws, clip=1.0: g * (abs(x) <= clip),

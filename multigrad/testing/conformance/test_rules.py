@@ -51,6 +51,7 @@ PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
     "triangular": ({"width": 0.3}, {"width": 3.0}, {"width": 0.0}, {"width": -1.0}),
     "clipped_straight_through": ({"clip": 0.7}, {"clip": 0.0}),
     "arctan": ({"alpha": 0.3}, {"alpha": 50.0}),
+    "beta_smooth": ({"beta": 0.3}, {"beta": -25.0}),
     "fast_sigmoid": ({"slope": 0.3}, {"slope": 100.0}),
     "sigmoid_surrogate": ({"alpha": 0.3}, {"alpha": 25.0}),
     "scale": ({"s": -0.3}, {"s": 0.0}),

@@ -1,0 +1,127 @@
+"""A rule on a layer: around its forward, whatever that computes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from multigrad.errors import RuleTypeError
+
+from .rule_over import PlainRule, may_have_gradient, stack_length
+from .swapped_classes import Acting, Method
+
+Tensor: TypeAlias = torch.Tensor
+# Layers of torch that are one of our activations: the operation, and where its numbers stand.
+LAYERS: dict[type, tuple[str, tuple[str, ...]]] = {
+    nn.ReLU: ("relu", ()),
+    nn.ReLU6: ("relu6", ()),
+    nn.LeakyReLU: ("leaky_relu", ("negative_slope",)),
+    nn.ELU: ("elu", ("alpha",)),
+    nn.Tanh: ("tanh", ()),
+    nn.Sigmoid: ("sigmoid", ()),
+    nn.SiLU: ("silu", ()),
+    nn.GELU: ("gelu", ("approximate",)),
+}
+
+
+class LayerActing(Acting):
+    """A rule that reads no weights acts on the gradient of layers' input."""
+
+    def __init__(self, rule: PlainRule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        forward = self._wrap_any(method)
+        if original in LAYERS:
+            forward = self._wrap_activation(*LAYERS[original], method, forward)
+        return functools.wraps(method)(forward)
+
+    def _wrap_any(self, method: Method) -> Method:
+        first = next(iter(list(inspect.signature(method).parameters)[1:]), "input")
+
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not args and first in kwargs:
+                args = (kwargs.pop(first),)
+            x, *rest = args or (None,)
+            self.check(module, x, (rest, kwargs))
+
+            def call(given: Tensor) -> Any:
+                return method(module, given, *rest, **kwargs)
+
+            def where() -> str:
+                return self.name_of(module)
+
+            if getattr(module, "inplace", None) is True:
+                return x.copy_(self.rule.apply(x.clone(), on_clone(call), where))
+            return self.rule.apply(x, call, where)
+
+        return forward
+
+    def _wrap_activation(
+        self, operation: str, numbers: tuple[str, ...], method: Method, general: Method
+    ) -> Method:
+        rule = self.rule
+
+        def forward(module: Any, input: Any) -> Any:
+            if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+                return general(module, input)
+            if not may_have_gradient(input):
+                return method(module, input)
+            act = rule.activation(operation, (input,), {n: getattr(module, n) for n in numbers})
+            if act is None:
+                return general(module, input)
+            if getattr(module, "inplace", False):
+                act = rule.in_place[operation]
+            if stack_length():  # operations have rules too, but not those within ours
+                with torch._C.DisableTorchFunction():
+                    return act(input)
+            return act(input)
+
+        return forward
+
+    def check(self, module: nn.Module, x: Any, others: Any) -> None:
+        """Check what a layer is called with.
+
+        Raises:
+            RuleTypeError: it is nothing that the rule could act on.
+        """
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            if others in (([], {}), ()):
+                return
+            active = [
+                each
+                for each in pytree.tree_leaves(others)
+                if isinstance(each, torch.Tensor) and may_have_gradient(each)
+            ]
+            if not active:
+                return
+            given = f"{len(active) + 1} tensors that a gradient may pass"
+            wish = "select the layers inside of it"
+        elif isinstance(x, torch.Tensor):
+            given = f"a tensor of {x.dtype}, which has no gradient"
+            wish = "select a layer that takes its output"
+        else:
+            given = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
+            wish = "select the layers inside of it"
+        raise RuleTypeError(
+            f"{self.name_of(module)} is called with {given}, and rule {self.rule.name!r} acts on "
+            f"the gradient of one input: {wish}"
+        )
+
+
+def on_clone(call: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """Return a call that leaves its tensor as it is."""
+
+    def call_on_clone(given: Tensor) -> Any:
+        return call(given.clone())
+
+    return call_on_clone

@@ -1,0 +1,148 @@
+"""`xg.attach` on torch modules."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.models.handle import Attachment, Row, named
+from multigrad.models.selectors import Choice, Layer, OperationChoice, choose
+
+from .layer_acting import LayerActing
+from .operation_acting import OperationsActing, RootActing, may_call
+from .operation_mode import OperationMode
+from .operations import find_operation, operation_names
+from .rule_over import PlainRule
+from .swapped_classes import Acting, acting_on, original_class, put_on, take_off
+
+
+def is_model(value: Any) -> bool:
+    """Return whether rules can be attached to a value."""
+    return isinstance(value, nn.Module)
+
+
+def attach(model: nn.Module, rules: Any) -> Attachment:
+    """Put rules on layers and operations of a module; see `multigrad.attach.attach`."""
+    compiled = getattr(model, "_orig_mod", None)
+    if compiled is not None and type(model).__name__ == "OptimizedModule":
+        model = compiled
+    layers = layers_of(model)
+    choices, operations = choose(rules, layers, find_operation, operation_names())
+    plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
+    put: list[Acting] = []
+    try:
+        for acting, module, name in plan:
+            put.append(acting)
+            put_on(module, acting, name)
+    except RuleTypeError:
+        undo(put)
+        raise
+    rows = [
+        Row(each.layer.names[0] or "(model)", original_class(each.layer.layer).__name__,
+            named(each.rule), show(each.selector))
+        for each in choices
+    ]  # fmt: skip
+    rows += [
+        Row(each.operation, "operation", named(each.rule), show(each.selector))
+        for each in operations
+    ]
+    return Attachment(rows, partial(undo, put))
+
+
+def undo(put: list[Acting]) -> None:
+    """Take off what was put on."""
+    for acting in dict.fromkeys(put):
+        take_off(acting)
+    put.clear()
+
+
+def show(selector: Any) -> str:
+    """Return a selector as a table shows it."""
+    return getattr(selector, "__name__", None) or str(selector)
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """Return the modules of a model, each once with all of its names."""
+    names: dict[int, list[str]] = {}
+    modules: dict[int, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        modules[id(module)] = module
+        names.setdefault(id(module), []).append(name)
+    return [
+        Layer(tuple(names[key]), module, is_leaf=not any(True for _ in module.children()))
+        for key, module in modules.items()
+    ]
+
+
+def plan_layers(choices: list[Choice]) -> list[tuple[Acting, nn.Module, str]]:
+    """Return what is to act on which layers.
+
+    Raises:
+        RuleValueError: a rule is on one of them already.
+        RuleTypeError: one has code that is no Python.
+    """
+    acting: dict[Any, LayerActing] = {}
+    plan: list[tuple[Acting, nn.Module, str]] = []
+    for choice in choices:
+        layer, rule = choice.layer.layer, choice.rule
+        name = choice.layer.names[0]
+        refuse_scripted(name, layer)
+        for other in acting_on(layer):
+            if isinstance(other, LayerActing):
+                raise RuleValueError(
+                    f"layer {name!r} has rule {other.rule.name!r} already: detach that first"
+                )
+        key = rule if isinstance(rule, str) else id(rule)
+        if key not in acting:
+            acting[key] = LayerActing(PlainRule(rule))
+        plan.append((acting[key], layer, name))
+    return plan
+
+
+def plan_operations(
+    model: nn.Module, layers: list[Layer], operations: list[OperationChoice]
+) -> list[tuple[Acting, nn.Module, str]]:
+    """Return what sees the operations of which modules.
+
+    Raises:
+        RuleValueError: an operation has two rules.
+        RuleTypeError: a module has code that is no Python.
+    """
+    if not operations:
+        return []
+    chosen: dict[str, OperationChoice] = {}
+    for choice in operations:
+        known = chosen.setdefault(choice.operation, choice)
+        if known.rule is not choice.rule and known.rule != choice.rule:
+            raise RuleValueError(
+                f"operation {choice.operation!r} is selected twice: {show(known.selector)!r} gives "
+                f"it {named(known.rule)!r}, {show(choice.selector)!r} gives it "
+                f"{named(choice.rule)!r}"
+            )
+    for layer in layers:
+        refuse_scripted(layer.names[0], layer.layer)
+    mode = OperationMode({name: PlainRule(each.rule) for name, each in chosen.items()})
+    within, root = OperationsActing(mode), RootActing(mode)
+    plan: list[tuple[Acting, nn.Module, str]] = [
+        (within, layer.layer, layer.names[0])
+        for layer in layers
+        if may_call(original_class(layer.layer), set(chosen))
+    ]
+    return [*plan, (root, model, "")]
+
+
+def refuse_scripted(name: str, module: nn.Module) -> None:
+    """Refuse a module whose forward is no Python code.
+
+    Raises:
+        RuleTypeError: it is one.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise RuleTypeError(
+            f"layer {name or '(model)'!r} is a {type(module).__name__}: scripted and traced code "
+            "cannot be changed. Attach to the module that it was made of"
+        )

@@ -1,0 +1,87 @@
+"""Operations' rules on modules: their methods run within the mode that sees the calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+from .operation_mode import HARDTANH, OperationMode, is_entered, refuse, say_missing
+from .operations import functions_calling
+from .rule_over import is_compiling
+from .swapped_classes import Acting, Method
+
+
+class OperationsActing(Acting):
+    """Methods of modules run within a mode."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if inspect.isgeneratorfunction(method):
+            return method
+        if name != "forward" and original.__module__.startswith("torch.nn."):
+            return method
+        mode = self.mode
+
+        @functools.wraps(method)
+        def within(*args: Any, **kwargs: Any) -> Any:
+            if is_entered(mode):
+                return method(*args, **kwargs)
+            with mode:
+                return method(*args, **kwargs)
+
+        return within
+
+
+class RootActing(Acting):
+    """After a call of the whole model, each of the mode's rules has acted."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        mode = self.mode
+        key = mode.key
+
+        @functools.wraps(method)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            is_inner = is_entered(mode)
+            output = method(*args, **kwargs)
+            if not is_inner:
+                message = ""
+                if is_compiling():
+                    message = say_missing(key)
+                    if message:
+                        torch._dynamo.graph_break(msg=message)
+                elif mode.seen is not None:
+                    message = mode.say_missing()
+                if message:
+                    refuse(message)
+            return output
+
+        return forward
+
+
+def may_call(cls: type, operations: set[str]) -> bool:
+    """Return whether code of a class of modules may call one of some operations: of torch's own
+    layers it is known.
+    """
+    if not cls.__module__.startswith("torch.nn.modules."):
+        return True
+    within = {each.__name__ for each in functions_calling(operations)}
+    names = {
+        each.strip("_")
+        for base in cls.__mro__[: cls.__mro__.index(torch.nn.Module)]
+        for method in vars(base).values()
+        if inspect.isfunction(method)
+        for each in method.__code__.co_names
+    }
+    return not names.isdisjoint(operations | within | ({HARDTANH} & names))

@@ -1,0 +1,164 @@
+"""Torch's operations by one name each, whatever function, method or operator a call goes by."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Function = Callable[..., Any]
+
+# Names of one operation.
+SAME = {
+    "truediv": "div", "itruediv": "div", "rtruediv": "div", "divide": "div", "true_divide": "div",
+    "rdiv": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub", "negative": "neg",
+    "absolute": "abs", "clip": "clamp", "expit": "sigmoid", "mm": "matmul", "invert": "bitwise_not",
+    "arctan": "atan", "arcsin": "asin", "arccos": "acos", "arctanh": "atanh", "arcsinh": "asinh",
+    "arccosh": "acosh", "arctan2": "atan2", "concat": "cat", "concatenate": "cat", "fix": "trunc",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "swapaxes": "transpose", "swapdims": "transpose", "row_stack": "vstack", "getitem": "getitem",
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "floordiv": "floor_divide",
+    "mod": "remainder", "moveaxis": "movedim", "max_pool1d_with_indices": "max_pool1d",
+    "max_pool2d_with_indices": "max_pool2d", "max_pool3d_with_indices": "max_pool3d",
+    "adaptive_max_pool1d_with_indices": "adaptive_max_pool1d",
+    "adaptive_max_pool2d_with_indices": "adaptive_max_pool2d",
+    "adaptive_max_pool3d_with_indices": "adaptive_max_pool3d",
+}  # fmt: skip
+HOMES = (torch, torch.Tensor, F, torch.special, torch.linalg, torch.fft)
+CALLABLES = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)  # fmt: skip
+
+
+def name_operation(function: Any) -> str:
+    """Return the name of the operation that a function of torch computes."""
+    name = getattr(function, "__name__", "") or ""
+    if isinstance(function, torch._ops.OpOverload):
+        name = name.partition(".")[0]
+    if name.startswith("__") and name.endswith("__"):
+        word = name[2:-2]
+        for prefix in ("", "i", "r"):
+            plain = SAME.get(word.removeprefix(prefix), word.removeprefix(prefix))
+            if word.startswith(prefix) and plain in plain_names():
+                return plain
+        return SAME.get(word, word)
+    for home in ("special_", "linalg_", "fft_"):
+        name = name.removeprefix(home)
+    name = name.strip("_") or name
+    return SAME.get(name, name)
+
+
+@functools.cache
+def plain_names() -> frozenset[str]:
+    """Return the names in torch's namespaces without the operators'."""
+    found = {
+        name.rstrip("_")
+        for home in HOMES
+        for name in dir(home)
+        if not name.startswith("_") and isinstance(getattr(home, name, None), CALLABLES)
+    }
+    return frozenset(found | {"getitem"})
+
+
+@functools.cache
+def operation_names() -> frozenset[str]:
+    """Return the names of all operations."""
+    return frozenset(SAME.get(name, name) for name in plain_names())
+
+
+@functools.cache
+def known_functions() -> dict[Any, str]:
+    """Return the operations by torch's functions and methods."""
+    return {
+        value: name_operation(value)
+        for home in HOMES
+        for name in dir(home)
+        if is_public(name) and isinstance(value := getattr(home, name, None), CALLABLES)
+    }
+
+
+def is_public(name: str) -> bool:
+    """Return whether a name is no private one; operators' names are public."""
+    return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
+
+
+def find_operation(selector: Any) -> str | None:
+    """Return the operation that a selector means, None where it means none."""
+    if isinstance(selector, str):
+        return selector if selector in operation_names() else None
+    if isinstance(selector, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return name_operation(selector)
+    if getattr(selector, "__module__", "") == "_operator":
+        name = name_operation(types.SimpleNamespace(__name__=f"__{selector.__name__}__"))
+        return name if name in operation_names() else None
+    try:
+        name = known_functions().get(selector)
+    except TypeError:  # no hash
+        return None
+    return name if name in operation_names() else None
+
+
+# --- functions of torch that call others ----------------------------------------------------------
+
+HAS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def has_none(*args: Any) -> bool:
+    """Answer `has_torch_function` in a function that is seen through."""
+    return False
+
+
+@functools.cache
+def see_through(function: types.FunctionType) -> Function:
+    """Return a function of torch's Python code as it runs where no mode takes its call: what it
+    calls itself goes to the modes.
+    """
+    # Dynamo reads globals that have a name from the module of that name.
+    names = {**function.__globals__, **dict.fromkeys(HAS, has_none)}
+    del names["__name__"]
+    seen = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    seen.__kwdefaults__ = function.__kwdefaults__
+    return seen
+
+
+def functions_calling(operations: set[str]) -> Iterator[types.FunctionType]:
+    """Yield the functions of torch's Python code that call one of some operations inside."""
+    for function, names in _callees().items():
+        if name_operation(function) not in operations and not names.isdisjoint(operations):
+            yield function
+
+
+@functools.cache
+def _callees() -> dict[types.FunctionType, set[str]]:
+    """Return the operations that torch's functions in Python name in their code, also those in what
+    they call.
+    """
+    own = {
+        value: {SAME.get(name.rstrip("_"), name.rstrip("_")) for name in value.__code__.co_names}
+        for home in (F, torch.functional)
+        for value in vars(home).values()
+        if isinstance(value, types.FunctionType)
+        and value.__module__ == home.__name__
+        and not set(HAS).isdisjoint(value.__code__.co_names)
+    }
+    helpers = {
+        value.__name__: {SAME.get(n.rstrip("_"), n.rstrip("_")) for n in value.__code__.co_names}
+        for home in (F, torch.functional)
+        for value in vars(home).values()
+        if isinstance(value, types.FunctionType)
+    }
+    while True:
+        grown = False
+        for names in (*own.values(), *helpers.values()):
+            more = set().union(*(helpers[n] for n in names & helpers.keys())) - names
+            names |= more
+            grown = grown or bool(more)
+        if not grown:
+            return own

@@ -1,0 +1,247 @@
+"""Modules whose class is swapped for a subclass that looks like it: what acts on a model stands
+there.
+
+So a module's own dict, state dict, parameters, hooks and pickles stay as they are, compiled code
+guards on the class, and a module that nothing acts on any more has its own class again.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from multigrad.errors import RuleTypeError
+
+Method = Callable[..., Any]
+ACTING = "_multigrad_acting"  # what acts on a class's modules, outermost last
+ORIGINAL = "_multigrad_original"
+CLASS: Any = vars(object)["__class__"]
+BEFORE = "_multigrad_before"  # of a parametrized module's class: the one that torch made
+
+
+class Acting:
+    """Something that acts on modules: it may go around their methods.
+
+    `modules` are those that it acts on and their copies, by identity, each with its name.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        """Return what runs in the place of a method of a class."""
+        return method
+
+    def add(self, module: nn.Module, name: str) -> None:
+        """Note a module that it acts on."""
+        key, modules = id(module), self.modules
+
+        def forget(_: Any) -> None:
+            modules.pop(key, None)
+
+        modules[key] = weakref.ref(module, forget), name
+
+    def name_of(self, module: nn.Module) -> str:
+        """Return a module's name, as messages say it."""
+        name = self.modules.get(id(module), (None, ""))[1]
+        return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+
+
+def acting_on(module: nn.Module) -> tuple[Acting, ...]:
+    """Return what acts on a module."""
+    return getattr(type(module), ACTING, ())
+
+
+def put_on(module: nn.Module, acting: Acting, name: str) -> None:
+    """Let something act on a module from now on, around what acts already.
+
+    Raises:
+        RuleTypeError: its class has no subclass that fits.
+    """
+    _assign(module, (*acting_on(module), acting))
+    acting.add(module, name)
+
+
+def take_off(acting: Acting) -> None:
+    """Let something act no more, on any module and any copy."""
+    for module in [held() for held, _ in list(acting.modules.values())]:
+        if module is not None and acting in acting_on(module):
+            _assign(module, tuple(each for each in acting_on(module) if each is not acting))
+    acting.modules.clear()
+
+
+def original_class(module: nn.Module) -> type:
+    """Return the class that a module has where nothing acts on it."""
+    return getattr(type(module), ORIGINAL, type(module))
+
+
+def _assign(module: nn.Module, acting: tuple[Acting, ...]) -> None:
+    try:
+        CLASS.__set__(module, find_class(type(module), acting))
+    except TypeError as error:
+        raise RuleTypeError(
+            f"cannot put a rule on a {type(module).__name__}: its class cannot be changed ({error})"
+        ) from error
+
+
+_classes: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
+
+
+def find_class(cls: type, acting: tuple[Acting, ...]) -> type:
+    """Return the class like this one, on whose modules this acts."""
+    if is_parametrized(cls):
+        return _find_parametrized(cls, acting)
+    original = vars(cls).get(ORIGINAL, cls)
+    if not acting:
+        return original
+    found = _classes.get((original, acting))
+    if found is None:
+        found = _classes[original, acting] = _make(original, original, _fill(original, acting))
+    return found
+
+
+def _find_parametrized(cls: type, acting: tuple[Acting, ...]) -> type:
+    """Return the class of a parametrized module, whose base is what acts.
+
+    torch adds properties to this class and deletes them, and returns to its base.
+    """
+    known = vars(cls).get(BEFORE, cls)
+    base = find_class(cls.__bases__[0], acting)
+    if not acting and known.__bases__[0] is base and properties(known) == properties(cls):
+        return known
+    names = {**vars(cls), BEFORE: known}
+    names.pop("__deepcopy__", None)  # the base has ours
+    if not acting and not hasattr(base, "__deepcopy__"):
+        names["__deepcopy__"] = copy_parametrized
+    return _make(cls, base, names)
+
+
+def properties(cls: type) -> set[str]:
+    """Return the names of a class's own properties."""
+    return {name for name, value in vars(cls).items() if isinstance(value, property)}
+
+
+def is_parametrized(cls: type) -> bool:
+    """Return whether torch made a class for one parametrized module."""
+    state = vars(cls).get("__getstate__")
+    return state is not None and state.__module__ == parametrize.__name__
+
+
+class _Parametrized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        parametrize.register_parametrization(self, "weight", nn.Identity())
+
+
+copy_parametrized = vars(type(_Parametrized()))["__deepcopy__"]  # torch's, which it defines inside
+
+
+def _make(like: type, base: type, names: dict[str, Any]) -> type:
+    """Return a class that looks like another one; no `__init_subclass__` or metaclass is told."""
+    names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
+    names |= {key: getattr(like, key) for key in ("__module__", "__qualname__", "__doc__")}
+    made = type.__new__(type(like), like.__name__, (_Base,), names)
+    made.__bases__ = (base,)
+    return made
+
+
+class _Base(nn.Module):
+    """The base of a class until it gets its own."""
+
+
+def _fill(original: type, acting: tuple[Acting, ...]) -> dict[str, Any]:
+    names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
+    names["__class__"] = property(get_class, set_class)
+    names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
+    for name, own in methods_of(original).items():
+        method = own
+        for each in acting:
+            method = each.wrap(original, name, method)
+        if method is not own:
+            names[name] = method
+    if hasattr(original, "recompile"):
+        names["recompile"] = recompile
+    return names
+
+
+def methods_of(cls: type) -> dict[str, Method]:
+    """Return forward, and the methods that a class has beside those of every module."""
+    found: dict[str, Method] = {}
+    for each in reversed(cls.__mro__):
+        if each is object or each is nn.Module:
+            continue
+        for name, value in vars(each).items():
+            is_own = not name.startswith("__") and name not in vars(nn.Module)
+            if name == "forward" or is_own:
+                found[name] = value
+    kinds = type(methods_of)
+    return {name: value for name, value in found.items() if isinstance(value, kinds)}
+
+
+# --- methods of every such class -----------------------------------------------------------------
+
+
+def get_class(self: Any) -> type:
+    """Return the class that a module says it is of: pickles ask, and `super(self.__class__)`."""
+    cls = type(self)
+    return cls if is_parametrized(cls) else original_class(self)
+
+
+def set_class(self: Any, cls: type) -> None:
+    """Give a module another class, as lazy and parametrized ones do, with what acts on it."""
+    CLASS.__set__(self, find_class(cls, acting_on(self)))
+
+
+def __reduce_ex__(self: Any, protocol: Any) -> Any:
+    original = original_class(self)
+    return _replaced(original.__reduce_ex__(self, protocol), type(self), original)
+
+
+def _replaced(value: Any, cls: type, by: type) -> Any:
+    """Return a tuple with a class replaced by another one in it."""
+    if value is cls:
+        return by
+    if type(value) is tuple:
+        return tuple(_replaced(each, cls, by) for each in value)
+    return value
+
+
+def __deepcopy__(self: Any, memo: Any) -> Any:
+    original = original_class(self)
+    own = getattr(original, "__deepcopy__", None)
+    if own is None and is_parametrized(type(self)):
+        own = copy_parametrized
+    if own is not None:
+        return _as_well(self, own(self, memo))
+    return _as_well(self, copy._reconstruct(self, memo, *self.__reduce_ex__(4)))  # type: ignore[attr-defined]
+
+
+def __copy__(self: Any) -> Any:
+    original = original_class(self)
+    own = getattr(original, "__copy__", None)
+    if own is not None:
+        return _as_well(self, own(self))
+    return _as_well(self, copy._reconstruct(self, None, *self.__reduce_ex__(4)))  # type: ignore[attr-defined]
+
+
+def _as_well(module: nn.Module, copied: nn.Module) -> nn.Module:
+    """Let act on a copy what acts on the module."""
+    acting = acting_on(module)
+    if acting_on(copied) != acting:
+        _assign(copied, acting)
+    for each in acting:
+        each.add(copied, each.modules.get(id(module), (None, ""))[1])
+    return copied
+
+
+def recompile(self: Any) -> Any:
+    raise RuleTypeError(
+        "a GraphModule that rules are attached to cannot be recompiled: detach first"
+    )

@@ -1,0 +1,93 @@
+"""Means of a gradient: over noise around the input, or over the way to it from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+from ..errors import RuleValueError
+from ..functions.plain import function
+from ..tracing import xp_all as xp
+
+Tensor = Any
+Gradient = Callable[[Tensor], Tensor]
+
+
+def _add_noise(x: Tensor, sigma: Tensor) -> Tensor:
+    return x + sigma * xp.randn_like(x)
+
+
+add_noise = function(_add_noise)
+
+
+def smooth(
+    gradient: Gradient, x: Tensor, *, sigma: float = 0.1, n: int = 25, key: Any = None
+) -> Tensor:
+    """The mean of a gradient over n copies of x with noise: SmoothGrad, under any rules.
+
+    mean over i of gradient(x + sigma * N(0, 1)), drawn anew for each copy.
+
+    Example:
+        >>> heat = xg.attribution.smooth(lambda x: jax.grad(score)(x), x, sigma=0.2, key=0)
+
+    Args:
+        gradient: takes a tensor like x and returns its gradient, or its relevance.
+        x: the input, of any framework.
+        sigma: the standard deviation of the noise, in the units of x; or a tensor that broadcasts
+            to x.
+        n: how many copies.
+        key: an int as for `jax.random.key`, a jax key, or two uint32: makes the draws
+            reproducible, the same on every framework. None: the framework's own generator.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        RuleValueError: n is below 1.
+
+    Source: Smilkov et al., 2017 (arXiv 1706.03825).
+    """
+    draw = add_noise if key is None else add_noise.keyed(key)
+    return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
+
+
+def integrated(
+    gradient: Gradient, x: Tensor, baseline: Tensor | float = 0.0, *, n: int = 20
+) -> Tensor:
+    """The mean of a gradient on the way from a baseline to x, times that way: integrated gradients.
+
+    (x - baseline) * mean over i = 1 .. n of gradient(baseline + (i - 1/2) / n * (x - baseline)).
+    What all elements get adds up to what the output gained, but for the error of the sum.
+
+    Args:
+        gradient: takes a tensor like x and returns its gradient.
+        x: the input, of any framework.
+        baseline: where the way begins: a number, or a tensor that broadcasts to x.
+        n: how many points of the way.
+
+    Returns:
+        A tensor like x.
+
+    Raises:
+        RuleValueError: n is below 1.
+
+    Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
+    """
+    way = x - baseline
+    points = (x - way * ((n - i - 0.5) / n) for i in range(_count(n)))
+    return _mean(gradient, points, n) * way
+
+
+def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
+    total = None
+    for point in points:
+        term = gradient(point)
+        total = term if total is None else total + term
+    return total * (1.0 / n)
+
+
+def _count(n: int) -> int:
+    if index(n) < 1:
+        raise RuleValueError(f"a mean over n points, 1 or more, not {n}")
+    return index(n)

@@ -1,0 +1,288 @@
+"""`xg.attach` on torch modules: which layers a rule acts on, and that all else stays as it is."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+pytestmark = pytest.mark.needs("torch")
+
+
+class Block(nn.Module):
+    """A residual block, as many are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+        self.b = nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return F.relu(self.b(self.relu(self.a(x))) + x)
+
+
+class Net(nn.Module):
+    """A model that somebody else wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.layer1 = nn.Sequential(Block(), Block())
+        self.head = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 3))
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layer1(self.stem(x)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rules() -> Iterator[None]:
+    @xg.register("attached_doubles")
+    def doubles(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * 2.0
+
+    @xg.register("attached_guides")
+    def guides(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return xg.xp.where(tin > 0, xg.xp.maximum(grad_out, 0.0), 0.0)
+
+    yield
+    xg.unregister("attached_doubles")
+    xg.unregister("attached_guides")
+
+
+@pytest.fixture
+def net() -> Any:
+    torch.manual_seed(3)
+    return Net()
+
+
+def gradient(model: Callable[[Any], Any], x: Any = None) -> Any:
+    """Return the gradient of the sum of squares of what a model gives."""
+    if x is None:
+        x = torch.linspace(-2, 2, 20).reshape(5, 4)
+    x = x.detach().requires_grad_()
+    (grad,) = torch.autograd.grad((model(x) ** 2).sum(), x)
+    return grad
+
+
+class Guided(torch.autograd.Function):
+    """What "attached_guides" is under relu, written with torch alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad.clamp(min=0) * (x > 0)
+
+
+def forward_by_hand(net: Any, x: Any, inner: Any = F.relu, outer: Any = F.relu) -> Any:
+    """Return what the model computes, with its own relu's inside blocks and after them."""
+    x = net.stem(x)
+    for block in net.layer1:
+        x = outer(block.b(inner(block.a(x))) + x)
+    return net.head(x)
+
+
+def test_a_pattern_puts_a_rule_on_the_layers_of_that_name(net: Any) -> None:
+    def expected(x: Any) -> Any:
+        return forward_by_hand(net, x, inner=Guided.apply)
+
+    with xg.attach(net, {"layer1.*.relu": "attached_guides"}) as handle:
+        given = gradient(net)
+        assert len(handle) == 2
+    torch.testing.assert_close(given, gradient(expected))
+    assert not torch.equal(given, gradient(net))
+
+
+def test_an_operation_is_found_wherever_it_is_called(net: Any) -> None:
+    def expected(x: Any) -> Any:
+        return forward_by_hand(net, x, inner=Guided.apply, outer=Guided.apply)
+
+    for selector in ("relu", F.relu, torch.relu, torch.Tensor.relu_, nn.functional.relu_):
+        with xg.attach(net, {selector: "attached_guides"}):
+            torch.testing.assert_close(gradient(net), gradient(expected))
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "stem", nn.Linear, lambda layer: isinstance(layer, nn.Linear) and layer.out_features == 4,
+        lambda name, layer: name == "stem", ("stem", "layer1.0.b"),
+    ],
+)  # fmt: skip
+def test_a_rule_over_any_forward_gives_its_inputs_gradient_and_weights_keep_theirs(
+    net: Any, selector: Any
+) -> None:
+    net.head = nn.Linear(4, 4)
+    x = torch.randn(5, 4, requires_grad=True)
+    net(x).sum().backward()
+    own = [p.grad.clone() for p in (net.head.weight, net.head.bias)]
+    net.zero_grad()
+    with xg.attach(net, {selector: "attached_doubles"}):
+        y = net(x)
+        upstream: list[Any] = []
+        inner = net.stem(x)
+        inner.register_hook(upstream.append)
+        (grad,) = torch.autograd.grad(inner.sum(), x)
+        y.sum().backward()
+    torch.testing.assert_close(grad, 2.0 * upstream[0])
+    for mine, its in zip(own, (net.head.weight, net.head.bias), strict=True):
+        torch.testing.assert_close(mine, its.grad)
+
+
+def test_nothing_else_of_a_model_changes_while_rules_are_attached(net: Any) -> None:
+    def snapshot() -> Any:
+        file = io.BytesIO()
+        torch.save(net, file)
+        return (
+            pickle.dumps(net), pickle.dumps(net, 1), file.getvalue(), repr(net),
+            [name for name, _ in net.named_parameters()], list(net.state_dict()),
+            [(m.__class__, type(m).__name__, type(m).__module__, m.__doc__) for m in net.modules()],
+            [sorted(vars(m)) for m in net.modules()],
+        )  # fmt: skip
+
+    before, classes = snapshot(), [type(each) for each in net.modules()]
+    grad = gradient(net)
+    with xg.attach(net, {"layer1.*.relu": "attached_guides", "gelu": "attached_doubles"}):
+        assert snapshot() == before
+        assert isinstance(net.layer1[0].relu, nn.ReLU)
+        assert not torch.equal(gradient(net), grad)
+    assert snapshot() == before
+    assert [type(each) for each in net.modules()] == classes
+    assert torch.equal(gradient(net), grad)
+
+
+def test_a_copy_has_the_rules_until_they_are_detached(net: Any) -> None:
+    own = gradient(net)
+    handle = xg.attach(net, {"relu": "attached_guides", "head.1": "attached_doubles"})
+    ruled = gradient(net)
+    copied, loaded = copy.deepcopy(net), pickle.loads(pickle.dumps(net))
+    assert torch.equal(gradient(copied), ruled)
+    assert torch.equal(gradient(loaded), own)  # what is pickled has no rules
+    handle.detach()
+    handle.detach()
+    assert torch.equal(gradient(copied), own)
+    assert type(copied) is Net
+    assert "(detached)" in repr(handle)
+
+
+def test_handles_nest_and_are_detached_in_any_order(net: Any) -> None:
+    own = gradient(net)
+    first = xg.attach(net, {"relu": "attached_guides"})
+    one = gradient(net)
+    second = xg.attach(net, {"head.1": "attached_doubles"})
+    both = gradient(net)
+    first.detach()
+    two = gradient(net)
+    first = xg.attach(net, {"relu": "attached_guides"})
+    assert torch.equal(gradient(net), both)
+    second.detach()
+    assert torch.equal(gradient(net), one)
+    first.detach()
+    assert torch.equal(gradient(net), own)
+    assert len({each.numpy().tobytes() for each in (own, one, two, both)}) == 4
+
+
+def test_a_shared_layer_is_changed_once_under_all_its_names() -> None:
+    act = nn.ReLU()
+    model = nn.Sequential(act, nn.Linear(4, 4), act)
+    with xg.attach(model, {"2": "attached_doubles"}) as handle:
+        assert len(handle) == 1
+        x = torch.randn(3, 4, requires_grad=True)
+        (grad,) = torch.autograd.grad(model(x).sum(), x)
+        torch.testing.assert_close(grad, 4.0 * torch.ones(3, 4) @ model[1].weight)
+
+
+def test_a_table_says_what_was_changed(net: Any) -> None:
+    handle = xg.attach(net, {"layer1.*.relu": "attached_guides", F.gelu: "attached_doubles"})
+    assert [(row.name, row.kind, row.rule) for row in handle.rows] == [
+        ("layer1.0.relu", "ReLU", "attached_guides"),
+        ("layer1.1.relu", "ReLU", "attached_guides"),
+        ("gelu", "operation", "attached_doubles"),
+    ]
+
+
+BAD = {
+    "layer1.*.rleu": ("layer1", "did you mean"),
+    nn.Conv2d: ("Conv2d", "kinds of layers"),
+    ("stem", "layer1.7.relu"): ("layer1.7.relu",),
+}
+
+
+@pytest.mark.parametrize("selector", BAD)
+def test_a_selector_that_matches_nothing_is_refused_and_nothing_changes(
+    net: Any, selector: Any
+) -> None:
+    with pytest.raises(xg.RuleError) as caught:
+        xg.attach(net, {"relu": "attached_guides", selector: "attached_doubles"})
+    for word in BAD[selector]:
+        assert word in str(caught.value)
+    assert all(type(each).__module__ != "multigrad_torch" for each in net.modules())
+    assert [type(each) for each in (net, net.layer1[0].relu)] == [Net, nn.ReLU]
+
+
+def test_a_layer_with_a_rule_gets_no_other(net: Any) -> None:
+    handle = xg.attach(net, {"stem": "attached_doubles"})
+    with pytest.raises(xg.RuleError, match=r"stem.*attached_doubles.*detach"):
+        xg.attach(net, {"stem": "attached_guides"})
+    handle.detach()
+    with pytest.raises(xg.RuleError, match=r"stem.*twice"):
+        xg.attach(net, {"stem": "attached_doubles", nn.Linear: "attached_guides"})
+    with pytest.raises(xg.RuleError, match=r"no_such_rule"):
+        xg.attach(net, {"stem": "attached_doubles", "relu": "no_such_rule"})
+    assert type(net.stem) is nn.Linear
+
+
+def test_what_a_rule_cannot_act_on_is_said_at_the_call_and_the_model_stays_usable() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(5, 4)
+            self.recur = nn.LSTM(4, 4)
+            self.pair = nn.Bilinear(4, 4, 2)
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            y = self.recur(self.embed(x))[0]
+            return self.fc(y) + self.pair(y, y * 2.0).sum()
+
+    model, words = Words(), torch.tensor([[1, 2]])
+    said = {
+        "embed": "embed.*int64.*no gradient",
+        "recur": "recur.*returns a tuple",
+        "pair": "pair.*2 tensors",
+        "fc": r"fc.*\(1, 2, 3\).*\(1, 2, 4\).*attached_doubles",
+    }
+    for name, message in said.items():
+        with (
+            xg.attach(model, {name: "attached_doubles"}),
+            pytest.raises((xg.RuleError, xg.GradientError), match=message),
+        ):
+            model(words)
+        model(words).sum().backward()
+
+
+def test_scripted_and_traced_layers_are_refused(net: Any) -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.ReLU()))
+    traced = torch.jit.trace(nn.ReLU(), torch.ones(2))
+    for each in (scripted, traced):
+        model = nn.Sequential(nn.Linear(2, 2), each)
+        for selector in ("1", "relu"):
+            with pytest.raises(xg.RuleError, match=r"script|trace"):
+                xg.attach(model, {selector: "attached_guides"})
+        assert type(model) is nn.Sequential
+    with pytest.raises(xg.RuleError, match="override"):
+        xg.attach(torch.relu, {"relu": "attached_guides"})
