@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .inspection.parity import parity
     from .inspection.show import show
     from .inspection.source import lower, source
+    from .override import override
     from .registry import compose, get, register, rules, unregister
     from .rulebook.rule import Rule
     from .saving.files import from_dict, load, save
@@ -93,6 +94,7 @@ __all__ = [
     "jit",
     "load",
     "lower",
+    "override",
     "parity",
     "register",
     "rules",
@@ -139,6 +141,7 @@ _ROOMS = {
     "jit": "in_force.jit",
     "load": "saving.files",
     "lower": "inspection.source",
+    "override": "override",
     "register": "registry",
     "rules": "registry",
     "save": "saving.files",

@@ -18,7 +18,7 @@ ROOMS = (
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
     "registry", "context", "in_force", "rules", "attribution", "models", "saving", "bridging",
     "inspection", "keras", "optax", "transforms", "functional", "hook", "wrappers",
-    "attach",
+    "attach", "override",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Models, Tensors
 
 from . import (
     attach,
@@ -18,6 +18,7 @@ from . import (
     isolate,
     loops,
     ops,
+    override,
     random,
     vjp,
 )
@@ -74,6 +75,11 @@ backend = Backend(
     ),
     imports=Imports(
         import_function=importer.import_function,
+    ),
+    models=Models(
+        override=override.override,
+        is_operation=override.is_operation,
+        leaves=override.leaves,
     ),
     differences=differences.DIFFERENCES,
 )

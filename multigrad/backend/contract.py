@@ -293,6 +293,9 @@ class Models:
     is_operation: Callable[[Any], bool] | None = None
     """Whether a selector of `override` is an operation of the framework (a function of it)."""
 
+    leaves: Callable[[Any], list[Any]] | None = None
+    """The leaves of a tree by the framework's own registry of containers; None: optree's."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backend:

@@ -255,6 +255,11 @@ def record_call(
             f"lets {shown} write into a {type(target).__name__} that the rule did not get or make. "
             "Use the function's result"
         )
+    if trace.overriding is not None:
+        again = functools.partial(record_call, dialect, function, trace=trace, shown=shown)
+        changed = trace.overriding.call(trace, function, args, _keyed(again, kwargs))
+        if changed is not None:
+            return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
     before = trace.dialect, trace.readings
     trace.dialect, trace.readings = dialect, (dialect,)
     try:
@@ -264,6 +269,11 @@ def record_call(
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     finally:
         trace.dialect, trace.readings = before
+
+
+def _keyed(call: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """Return a recorded call that takes the positional arguments alone."""
+    return lambda *args: call(args, kwargs)
 
 
 def describe_routes(trace: Trace) -> str:

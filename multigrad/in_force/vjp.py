@@ -128,6 +128,7 @@ def _by_capture(
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """Return outputs and pullback on a backend without autodiff of its own."""
     count = len(leaves)
+    f = getattr(f, "captured_form", f)  # of what `override` returned
     if isinstance(f, Activation) and count == 1:
         in_force = f.in_force()
         specialization, values, draws = None, (), FREE

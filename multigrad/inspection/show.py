@@ -47,6 +47,7 @@ def show(
     if isinstance(obj, Graph):
         return format_graph(obj)
     inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
+    inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
         graphs = find_variant(inner).graphs
         return _with_memory(_both(graphs), graphs, memory)

@@ -58,6 +58,7 @@ def subject_of(obj: Any) -> Subject:
         RuleTypeError: it is nothing that has a gradient.
     """
     inner = getattr(obj, "_activation", obj)  # of a module or layer
+    inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
         return Subject(inner.name, inner, function=inner)
     if isinstance(inner, Activation):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+from ..backend.contract import Autodiff, Backend, Draws, Interop, Kernels, Models, Tensors
 from ..backend.emitted import Emitted
 from ..backend.fast import enabled
 from ..ops import loops
@@ -123,6 +123,12 @@ def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
     return native
 
 
+def is_operation(selector: Any) -> bool:
+    """Return whether a selector of `override` is a function of NumPy."""
+    module = getattr(selector, "__module__", None) or type(selector).__module__
+    return callable(selector) and str(module).partition(".")[0] == "numpy"
+
+
 backend = Backend(
     name="numpy",
     tensors=Tensors(
@@ -145,5 +151,6 @@ backend = Backend(
     ),
     draws=Draws(replays=True),  # it has no draws of its own that are captured
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
+    models=Models(is_operation=is_operation),
     differences=DIFFERENCES,
 )

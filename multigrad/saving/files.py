@@ -44,6 +44,7 @@ def save(obj: Any, path: Path) -> None:
         FormatError: it has more than a document holds.
         OSError: the file cannot be written.
     """
+    obj = getattr(obj, "captured_form", obj)  # of what `override` returned
     write_file(path, (obj if isinstance(obj, Function) else resolve(obj)).to_dict())
 
 

@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -94,6 +95,8 @@ class Trace:
         self.is_paused: Callable[[], bool] | None = None
         # Gives a node another name; where code takes gradients, each tensor has its own.
         self.rename: Callable[[Node], Node] | None = None
+        # Puts rules on what is recorded (`xg.override`).
+        self.overriding: Any = None
         # With respect to which the code takes gradients.
         self.leaves: list[weakref.ref[Value]] = []
         self._like: Node | None = None
@@ -305,6 +308,10 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         # The `xp` functions also work on arrays and tensors.
         return compute(op, operands, attrs)
     trace = symbols[0].trace
+    if trace.overriding is not None:
+        changed = trace.overriding.record(trace, op, operands, partial(apply, op, **attrs))
+        if changed is not None:
+            return changed
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
         op, is_bool = on_bools(op, nodes)

@@ -1,0 +1,193 @@
+"""A function whose operations get rules while it is captured: `xg.override` on NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..calls.recipe import Recorded
+from ..capture.signature import name_of
+from ..capture.tracer import V
+from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
+from ..functions.function import Function
+from ..functions.plain import PairRecipe
+from ..ir.op import Op
+from ..ir.types import INPUT, is_float
+from ..tracing import xp_all as xp
+from ..tracing.trace import Trace, Value
+
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a selector means where a function is captured.
+
+    Attributes:
+        selector: as it was given.
+        op: what the function records, where that is one op: so it is recognized as an operator or a
+            method too.
+        function: the function itself, where it records several.
+        rule: what takes the place of its gradient.
+    """
+
+    selector: Any
+    op: Op | None
+    function: Any
+    rule: Function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverrideRecipe(PairRecipe):
+    """A function without a backward of its own, and the rules on what it calls."""
+
+    rows: tuple[Meant, ...] = ()
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        acting = Acting(self.name, self.rows)
+        with acting.on(trace):
+            recorded = PairRecipe.record(self, trace, args, kwargs)
+        acting.check()
+        return recorded
+
+
+class Acting:
+    """Rules on what a capture records; lives while one function is recorded."""
+
+    def __init__(self, name: str, rows: tuple[Meant, ...]) -> None:
+        self.name = name
+        self.rows = rows
+        self.met: set[Meant] = set()
+        self.names: set[str] = set()
+
+    @contextmanager
+    def on(self, trace: Trace) -> Iterator[None]:
+        """Let the rules act on what a trace records."""
+        before, trace.overriding = trace.overriding, self
+        try:
+            yield
+        finally:
+            trace.overriding = before
+
+    def record(self, trace: Trace, op: Op, operands: tuple[Any, ...], again: Any) -> Any:
+        """Return an op's result, whose gradient is the rule's; None: no rule is on it."""
+        self.names.add(op.name)
+        row = next((row for row in self.rows if row.op is op), None)
+        return None if row is None else self._replaced(trace, row, operands, again)
+
+    def call(self, trace: Trace, function: Any, operands: tuple[Any, ...], again: Any) -> Any:
+        """Do the same for a function of a library that records several ops."""
+        row = next((row for row in self.rows if row.function is function), None)
+        return None if row is None else self._replaced(trace, row, operands, again)
+
+    def _replaced(
+        self, trace: Trace, row: Meant, operands: tuple[Any, ...], again: Callable[..., Any]
+    ) -> Any:
+        tensors = [i for i, each in enumerate(operands) if is_tensor(each)]
+        if not tensors:
+            return None
+        if len(tensors) > 1:
+            raise RuleValueError(
+                f"operation {shown(row.selector)} of {self.name!r} has {len(tensors)} inputs; a "
+                "rule acts on one"
+            )
+        at = tensors[0]
+        tin = operands[at]
+        trace.overriding = None
+        try:
+            out = again(*operands[:at], xp.stop_gradient(tin), *operands[at + 1 :])
+            if not is_tensor(out):
+                return out
+            self.met.add(row)
+            return row.rule(tin, out)
+        finally:
+            trace.overriding = self
+
+    def check(self) -> None:
+        """Check that the function calls what each selector means.
+
+        Raises:
+            RuleValueError: it does not.
+        """
+        for row in self.rows:
+            if row not in self.met:
+                said = shown(row.selector)
+                raise RuleValueError(
+                    f"function {self.name!r} calls no operation {said}{suggest(said, self.names)} "
+                    f"(it calls: {', '.join(sorted(self.names)) or 'none'})"
+                )
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a symbolic tensor of floats."""
+    return isinstance(value, Value) and value.node.type.kind == "tensor" and is_float(
+        value.node.type
+    )
+
+
+def shown(selector: Any) -> str:
+    """Return a selector as messages show it."""
+    return selector if isinstance(selector, str) else getattr(selector, "__name__", repr(selector))
+
+
+def find(selector: Any, rule: Function) -> Meant:
+    """Return what a selector means.
+
+    Raises:
+        RuleTypeError: it is no operation.
+        RuleValueError: NumPy has none of that name.
+    """
+    function = selector
+    if isinstance(selector, str):
+        function = getattr(np, selector, None) or getattr(xp, selector, None)
+        if function is None:
+            near = suggest(selector, [*dir(np), *xp.__all__])
+            raise RuleValueError(f"NumPy has no operation {selector!r}{near}")
+    if not callable(function):
+        raise RuleTypeError(f"{selector!r:.60} selects nothing: expected a name or a function")
+    return Meant(selector, op_of(function), function, rule)
+
+
+def op_of(function: Callable[..., Any]) -> Op | None:
+    """Return the one op that a function of an array records: of several forms the one of its name,
+    else the first. None: it records others too.
+    """
+    trace = Trace(name_of(function), {"ndim": 1}, V, "function", xp)
+    x = trace.input("x", INPUT)
+    found: list[Op] = []
+    most = getattr(function, "nin", 3)  # a ufunc takes what it writes into after its inputs
+    for given in ((x,), (x, 0), (x, x), (x, 0, 1)):
+        if len(given) > most:
+            continue
+        with suppress(MultigradError, TypeError, ValueError):
+            result = function(*given)
+            if isinstance(result, Value) and is_direct(result, x):
+                found.append(result.node.op)
+    named = [op for op in found if op.name == name_of(function)]
+    return next(iter((*named, *found)), None)
+
+
+def is_direct(result: Value, x: Value) -> bool:
+    """Return whether a result is one op of what a function was given."""
+    operands = result.node.operands
+    return x.node in operands and all(each is x.node or not each.operands for each in operands)
+
+
+def captured(
+    function: Callable[..., Any], rules: Mapping[Any, Any], acting: Sequence[Function]
+) -> Function:
+    """Return the captured form of a function with rules on its operations, for every backend.
+
+    Args:
+        acting: what takes the place of a gradient, for each of the rules.
+    """
+    rows = tuple(
+        find(part, acting[i])
+        for i, selector in enumerate(rules)
+        for part in (selector if isinstance(selector, tuple) else (selector,))
+    )
+    recipe = OverrideRecipe(function, None, None, name_of(function), native=False, rows=rows)
+    return Function(recipe, function, True)

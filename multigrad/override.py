@@ -1,0 +1,162 @@
+"""`xg.override`: rules on the operations that a function calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optree
+
+from .backend.contract import Backend
+from .backend.discovery import in_use, load_backend
+from .errors import MultigradError, RuleTypeError
+from .functions.function import Function
+from .models.over import over
+from .models.recorded import captured
+from .tracing.trace import Value
+
+__all__ = ["Overridden", "override"]
+
+
+def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Overridden:
+    """Return a function that computes what `function` computes; where it calls one of these
+    operations, the gradient is the rule's.
+
+    Example:
+        >>> guided = xg.override(lambda x: model.apply(params, x), {"relu": "guided"})
+        >>> heat = jax.grad(lambda x: guided(x)[0, 3])(x)
+
+    Args:
+        function: of tensors of jax, TensorFlow, torch, or NumPy (there for `xg.vjp`); also a
+            callable object, as a model of flax nnx or equinox is one. It stays as it is. What it
+            computes, the framework's transformations do with the result: `jit`, `vmap`, `grad`.
+        rules: `{selector: rule}`, or on jax one of `xg.composites`. A selector is an operation by
+            name ("relu", "sign") or as the framework's function (`jax.nn.relu`, `tf.nn.relu`), or a
+            tuple of these. A rule is a name, a Rule or a function. It acts on the gradient of the
+            operation's input.
+
+    Raises:
+        RuleTypeError: `rules` is empty or no mapping, or `function` a model that `xg.attach` takes.
+        RuleError: a rule is unknown, or needs a param.
+        RuleValueError: at a call; the function does not call what a selector means, or calls it in
+            a form that cannot be changed. The message names the operations that it calls.
+        MultigradError: at a call; the arguments hold tensors of two frameworks.
+    """
+    return Overridden(function, rules)
+
+
+class Overridden:
+    """A function with rules on the operations that it calls; see `override`."""
+
+    def __init__(self, function: Callable[..., Any], rules: Any) -> None:
+        check(function, rules)
+        self.function = function
+        self.rules = dict(rules) if isinstance(rules, Mapping) else rules
+        self._by_backend: dict[str, Callable[..., Any]] = {}
+        self._said = self._named_by_selectors()
+        self._captured: tuple[tuple[Function, ...], Function] | None = None
+        functools.update_wrapper(self, function, updated=())
+        del self.__wrapped__  # whoever unwrapped it would lose the rules
+
+    def __repr__(self) -> str:
+        return f"override({self.function!r}, {self.rules!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns, attached to the rules' gradients."""
+        if is_capturing((args, kwargs)):
+            return self.captured_form(*args, **kwargs)
+        return self._on(self._backend_of(args, kwargs))(*args, **kwargs)
+
+    @property
+    def captured_form(self) -> Function:
+        """The function as a graph with the rules in it: what NumPy takes, and other captures."""
+        if not isinstance(self.rules, Mapping):
+            raise RuleTypeError("rules that read weights act on functions of jax")
+        acting = tuple(map(over, self.rules.values()))
+        if self._captured is None or self._captured[0] != acting:
+            self._captured = acting, captured(self.function, self.rules, acting)
+        return self._captured[1]
+
+    def _on(self, backend: Backend) -> Callable[..., Any]:
+        found = self._by_backend.get(backend.name)
+        if found is None:
+            if backend.autodiff.vjp is None:  # of which no gradient is taken but by `xg.vjp`
+                return self.function
+            if backend.models.override is None:
+                raise RuleTypeError(f"backend {backend.name!r} overrides no functions")
+            found = backend.models.override(self.function, self.rules)
+            self._by_backend[backend.name] = found
+        return found
+
+    def _named_by_selectors(self) -> Backend | None:
+        """Return the framework whose functions are among the selectors, if any."""
+        if not isinstance(self.rules, Mapping):
+            return None
+        parts = [part for s in self.rules for part in (s if isinstance(s, tuple) else (s,))]
+        for backend in in_use():
+            is_operation = backend.models.is_operation
+            if is_operation is not None and any(map(is_operation, parts)):
+                return backend
+        return None
+
+    def _backend_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Backend:
+        """Return the framework of a call: of its tensors, else of what the function returns.
+
+        NumPy's arrays are data of any framework.
+        """
+        found = owners((args, kwargs))
+        if len(found) > 1:
+            names = " and ".join(sorted(found))
+            raise MultigradError(f"one call mixes tensors of {names}; convert them to one of them")
+        if found:
+            return next(iter(found.values()))
+        if self._said is not None:
+            return self._said
+        found = owners(self.function(*args, **kwargs))
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return load_backend("numpy")
+
+
+def check(function: Any, rules: Any) -> None:
+    """Check what `override` is given.
+
+    Raises:
+        RuleTypeError: see `override`.
+    """
+    for backend in in_use():
+        models = backend.models
+        if models.is_model is not None and models.is_model(function):
+            raise RuleTypeError(
+                f"{type(function).__qualname__} is a model of {backend.name}: "
+                "xg.attach(model, {selector: rule}) puts rules on it"
+            )
+    if not callable(function):
+        raise RuleTypeError(f"expected a function, got {function!r:.60}")
+    if isinstance(rules, Mapping):
+        if not rules:
+            raise RuleTypeError("expected {operation: rule} with at least one of them, got {}")
+        for rule in rules.values():
+            if not hasattr(rule, "over"):
+                over(rule)
+    elif not hasattr(rules, "rule_for"):
+        raise RuleTypeError(f"expected {{operation: rule}}, got {rules!r:.60}")
+
+
+def owners(tree: Any) -> dict[str, Backend]:
+    """Return the frameworks of the tensors in a tree, NumPy aside, by name."""
+    found: dict[str, Backend] = {}
+    leaves: list[Any] = optree.tree_leaves(tree, none_is_leaf=True)
+    for backend in in_use():
+        if backend.name == "numpy":
+            continue
+        own = leaves if backend.models.leaves is None else backend.models.leaves(tree)
+        if any(isinstance(leaf, backend.tensors.types) for leaf in own):
+            found[backend.name] = backend
+    return found
+
+
+def is_capturing(tree: Any) -> bool:
+    """Return whether a tree holds symbolic values."""
+    return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(tree, none_is_leaf=True))
