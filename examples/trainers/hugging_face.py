@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 import multigrad as xg
 
-EPOCHS, LEVELS = 6, 17
+EPOCHS, LEVELS = 3, 17
 
 
 class Pixels(Dataset):
