@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "anywhere: the test does more where more is installed; it runs where no framework is, and "
         "where all are",
     )
+    config.addinivalue_line("markers", "peers: the test compares with a package, in tests/peers")
 
 
 def frameworks_of(item: pytest.Item) -> set[str]:
