@@ -14,6 +14,7 @@ import multigrad as xg
 pytestmark = pytest.mark.anywhere
 
 COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert"]
+COMMANDS += ["eject"]
 needs_cli = pytest.mark.needs("typer", "rich")
 
 

@@ -13,6 +13,7 @@ from . import (
     capture,
     compile,
     differences,
+    eject,
     host,
     importer,
     isolate,
@@ -76,5 +77,6 @@ backend = Backend(
         import_function=importer.import_function,
     ),
     differences=differences.DIFFERENCES,
+    ejection=eject.EJECTION,
 )
 _ = capture  # the same files in every backend

@@ -15,6 +15,7 @@ from . import (
     capture,
     compile,
     differences,
+    eject,
     hooks,
     host,
     importer,
@@ -95,5 +96,6 @@ backend = Backend(
         hook_params=automatic_hooks.hook_params,
     ),
     differences=differences.DIFFERENCES,
+    ejection=eject.EJECTION,
 )
 _ = capture  # imported for its table

@@ -15,7 +15,19 @@ from ..ir.op import Op
 from ..ir.types import FLOATS, T, Type, dtype_name, is_float
 from ..ops.numerics import as_numpy_dtype
 from ..random import REPLAYED
-from .contract import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Reader, Tensors
+from .contract import (
+    Autodiff,
+    Backend,
+    Compiler,
+    Draws,
+    Ejection,
+    Imports,
+    Interop,
+    Kernels,
+    Made,
+    Reader,
+    Tensors,
+)
 from .differences import ALL, KINDS, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
 from .emitted import Attached, Body, Code, Emitted, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
@@ -39,6 +51,7 @@ __all__ = [
     "Difference",
     "Differences",
     "Draws",
+    "Ejection",
     "Emitted",
     "FastKernels",
     "GradientError",
@@ -48,6 +61,7 @@ __all__ = [
     "Interop",
     "Kernels",
     "Kind",
+    "Made",
     "Mended",
     "MultigradError",
     "Node",
