@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
-    "registry", "context", "in_force", "rules", "saving", "bridging", "ejection", "inspection", "keras",
-    "optax", "transforms", "functional", "hook", "wrappers",
+    "registry", "context", "in_force", "rules", "saving", "bridging", "ejection", "inspection",
+    "keras", "optax", "transforms", "functional", "hook", "wrappers",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")

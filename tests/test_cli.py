@@ -13,8 +13,9 @@ import multigrad as xg
 
 pytestmark = pytest.mark.anywhere
 
-COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert"]
-COMMANDS += ["eject"]
+COMMANDS = [
+    "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
+]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
 
 

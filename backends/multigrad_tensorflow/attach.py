@@ -215,8 +215,8 @@ def is_vectorized() -> bool:
 
 
 VECTORIZED = (
-    "multigrad: tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through "
-    "it would not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
+    "tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
+    "not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
 )
 
 

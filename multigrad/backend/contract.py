@@ -294,8 +294,14 @@ class Ejection:
     """The framework's modules by the names under which a file has them, those first whose names are
     preferred."""
 
+    calls: tuple[str, ...] = ("y = {}({})",)
+    """How people call it, for the head of the file: of the name and the arguments."""
+
     namespace: Mapping[str, Any] = field(default_factory=dict)
     """Names that `render` uses besides those of `Autodiff.namespace`."""
+
+    words: tuple[str, ...] = ()
+    """What `render` calls things within functions: no param can be called so."""
 
     forms: Mapping[Any, Any] = field(default_factory=dict)
     """What a file holds in the place of the backend's own functions that need multigrad."""

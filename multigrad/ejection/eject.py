@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +27,10 @@ from .shake import Shaker
 from .values import literal
 
 LICENSE = "Apache-2.0"
-CORE = {"np": "numpy", "math": "math"}
+KEYS = (
+    "key: an int, two words of 32 bits, or a key of the framework; without one it is drawn from "
+    "the framework's own generator, where there is one."
+)
 
 
 def eject(
@@ -64,11 +68,9 @@ def eject(
             f"{title} cannot be ejected for {backend.name}: {error}. Use it with multigrad, or "
             "save it with xg.save"
         ) from error
-    parts = [*map(break_lines, shaker.parts), break_lines(code)]
-    head = _head(emitted, backend, title)
-    text = (
-        f'{head}{_imports(shaker.imports)}\n\n__all__ = ["{emitted.identifier}"]\n{_joined(parts)}'
-    )
+    shaker.parts.append(code)
+    head = _head(emitted, backend, ejection, title)
+    text = f"{head}{write_parts(shaker, emitted.identifier)}"
     _check(text, _roots(ejection), title)
     return text
 
@@ -82,7 +84,7 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
     def call(native: Any, emitted: Emitted) -> Any:
         return native
 
-    forbid = backend.autodiff.forbid_derivative
+    forbid: Any = backend.autodiff.forbid_derivative
 
     def forbid_later(message: str) -> Any:
         return Made(forbid, (message,))
@@ -90,6 +92,7 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
     # A name of a module is no param's: those are renamed that are called like one.
     names = {**ejection.modules, **backend.autodiff.namespace, **ejection.namespace}
     names["draw_key"] = backend.draws.draw_key
+    names.update(dict.fromkeys(ejection.words))
     autodiff = replace(
         backend.autodiff,
         render=ejection.render,
@@ -129,17 +132,18 @@ def _roots(ejection: Ejection) -> frozenset[str]:
     return frozenset({__name__.partition(".")[0], module.__module__.partition(".")[0]})
 
 
-def _head(emitted: Emitted, backend: Backend, title: str) -> str:
+def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
     """Return the lines that say what a file is, where it comes from, and how it is called."""
     framework = sys.modules[backend.name]
     made = f"Made by multigrad {_version()} with {backend.name} {framework.__version__}"
     arguments = [*emitted.inputs]
     arguments += [f"{name}={literal(emitted.defaults.get(name))}" for name in emitted.params]
-    call = f"{emitted.identifier}({', '.join(arguments)})"
-    lines = [f"{title}.", "", f"{made}; it needs no multigrad.", "", "Example:", f"    {call}"]
+    given = ", ".join(arguments)
+    calls = [f"    {each.format(emitted.identifier, given)}" for each in ejection.calls]
+    lines = [f"{title}.", "", f"{made}; it needs no multigrad.", "", "Example:", *calls]
     if "key" in emitted.params:
-        lines += ["", "key: an int, two uint32 words, or a key of the framework."]
-    body = "\n".join(line if len(line) <= WIDEST else line[:WIDEST] for line in lines)
+        lines += ["", KEYS]
+    body = "\n".join(textwrap.fill(x, WIDEST) for x in lines)
     escaped = body.replace("\\", "\\\\").replace('"""', "'''")
     return f'# SPDX-License-Identifier: {LICENSE}\n"""{escaped}\n"""\n\n'
 
@@ -163,6 +167,13 @@ def _imports(imports: set[str]) -> str:
     others = [i for i in imports if not is_standard(i)]
     blocks.append(sorted(others, key=lambda line: (line.startswith("from"), line)))
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def write_parts(shaker: Shaker, public: str = "") -> str:
+    """Return what a file imports and defines, and which name of it is for people."""
+    parts = _joined([break_lines(part) for part in shaker.parts])
+    names = f'\n\n__all__ = ["{public}"]\n' if public else "\n"
+    return f"{_imports(shaker.imports)}{names}{parts}"
 
 
 def _joined(parts: list[str]) -> str:

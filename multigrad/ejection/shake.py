@@ -228,9 +228,9 @@ class Shaker:
     def find_place(self, value: Any) -> tuple[str, str] | None:
         """Return the module of ours, and the name there, of what a statement of it defines."""
         unwrapped = inspect.unwrap(value) if callable(value) else value
-        homes = [getattr(each, "__module__", None) for each in (value, unwrapped)]
-        homes.append(getattr(unwrapped, "__globals__", {}).get("__name__"))
-        homes.append(getattr(value, "__globals__", {}).get("__name__"))
+        homes: list[Any] = [getattr(each, "__module__", "") for each in (value, unwrapped)]
+        for each in (unwrapped, value):
+            homes.append(getattr(each, "__globals__", {}).get("__name__"))
         for module in dict.fromkeys(filter(self.is_ours, homes)):
             for name, each in vars(sys.modules[module]).items():
                 if each is value and isinstance(sources.statements(module).get(name), sources.CODE):

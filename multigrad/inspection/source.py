@@ -89,11 +89,12 @@ def _eject(rule: Any, backend: Backend, forward: str) -> str:
     if isinstance(rule, Function):
         graphs = _graphs_of(find_variant(rule), forward)
         return eject(graphs, backend, {}, title=f"The function {graphs.name!r} for {backend.name}")
-    graphs, values = _graphs_under(rule, find_forward(forward))
+    row = find_forward(forward)
+    graphs, values = _graphs_under(rule, row)
     name = graphs.backward.name
-    title = f"{forward} with the gradient of the rule {name!r} for {backend.name}"
+    title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
     if rule is None:
-        name, title = f"{forward}", f"{forward} with its true derivative for {backend.name}"
+        name, title = row.name, f"{row.name} with its true derivative for {backend.name}"
     return eject(replace(graphs, name=name), backend, values or {}, title=title)
 
 

@@ -119,11 +119,13 @@ def read_key(key: Any) -> Any:
 EJECTION = Ejection(
     render=render,
     modules={"np": np, "np.linalg": np.linalg},
+    calls=("y = {}({})", "y, pullback = {}.vjp({})"),
     namespace={
         "as_cotangent": as_cotangent,
         "as_operand": as_operand,
         "quiet": quiet,
         "read_key": read_key,
     },
+    words=("pullback",),
     forms={ops.OPS["array"].numpy: array},
 )
