@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import operator
 import pickle
 import subprocess
 import symtable
@@ -194,7 +195,7 @@ def test_every_rule_and_function_runs_without_multigrad_to_the_bit(
     for rule in RULES:
         values = random_values(rule)
         for forward in FORWARDS:
-            chosen = inputs if forward == "ReLU" else inputs[1:4]
+            chosen = inputs if forward == "ReLU" else inputs[1:2]
             name = f"rule_{RULES.index(rule)}_{forward}"
             add(name, rule, [([x], values) for x in chosen], forward=forward)
     for name, function, call in functions_for(backend.name, tmp_path):
@@ -293,7 +294,7 @@ def test_a_helper_is_never_taken_for_a_variable_of_the_same_name(backend: Any) -
 SEEDS = {
     "numpy": "numpy.random:seed",
     "torch": "torch:manual_seed",
-    "tensorflow": "tensorflow.random:set_seed",
+    "tensorflow": "tensorflow:random.set_seed",
 }
 
 
@@ -304,7 +305,7 @@ def test_without_a_key_the_frameworks_generator_draws(backend: Any) -> None:
             file(backend.array(X))
         return
     module, _, name = SEEDS[backend.name].partition(":")
-    seed = getattr(sys.modules[module], name)
+    seed = operator.attrgetter(name)(sys.modules[module])
 
     def draw(call: Any) -> Any:
         seed(5)
