@@ -24,12 +24,11 @@ from .contract import (
     Imports,
     Interop,
     Kernels,
-    Made,
     Reader,
     Tensors,
 )
 from .differences import ALL, KINDS, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
-from .emitted import Attached, Body, Code, Emitted, Prepared
+from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array

@@ -275,13 +275,6 @@ class Imports:
     names the scope "params"; their `hooks_params` says on which thread."""
 
 
-class Made(NamedTuple):
-    """What a file makes by calling a function, in the place of what cannot be written."""
-
-    factory: Function
-    args: tuple[Any, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Ejection:
     """How emitted code becomes a file that runs without multigrad."""

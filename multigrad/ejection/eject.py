@@ -15,8 +15,8 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
-from ..backend.contract import Backend, Ejection, Made
-from ..backend.emitted import Emitted
+from ..backend.contract import Backend, Ejection
+from ..backend.emitted import Emitted, Made
 from ..backend.fast import FastKernels, disabled
 from ..errors import UnsupportedOp
 from ..lowering.function_graph import FunctionGraph

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.contract import Made
+from ..backend.emitted import Made
 from ..errors import MultigradError, UnsupportedOp
 from ..ir.array_values import ArrayValue
 from . import sources, values
