@@ -29,7 +29,7 @@ Tensor: TypeAlias = Any
 def render_file(emitted: Emitted) -> str:
     """Return the same for a file without multigrad, where a key comes as people have it."""
     name = emitted.identifier
-    own = f"\n\n{name} = do_not_convert({name})  # it is straight-line code\n"
+    own = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
     return render(emitted, "    else:\n        key = read_key(key)\n") + own
 
 

@@ -156,16 +156,16 @@ def _version() -> str:
 
 
 def _imports(imports: set[str]) -> str:
-    """Return import statements in two blocks, Python's own first."""
-
-    def is_standard(line: str) -> bool:
-        return line.split()[1].partition(".")[0] in sys.stdlib_module_names
-
-    blocks = [
-        sorted(i for i in imports if is_standard(i)),
-    ]
-    others = [i for i in imports if not is_standard(i)]
-    blocks.append(sorted(others, key=lambda line: (line.startswith("from"), line)))
+    """Return import statements in two blocks, Python's own first; one for each module."""
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        head, _, name = line.partition(" import ")
+        names.setdefault(head if name else line, []).extend([name] if name else [])
+    blocks: tuple[list[str], list[str]] = [], []
+    for head in sorted(names, key=lambda head: (head.startswith("from"), head)):
+        root = head.split()[1].partition(".")[0]
+        line = f"{head} import {', '.join(names[head])}" if names[head] else head
+        blocks[root not in sys.stdlib_module_names].append(line)
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 

@@ -28,10 +28,26 @@ class _Token(NamedTuple):
 
 def break_lines(text: str) -> str:
     """Return code whose lines are broken where they are too long and can be."""
+    text = _double_quoted(text)
     lines: list[str] = []
     for line in SIGNATURE.sub(_joined_signature, text).splitlines():
         lines.extend(_broken(line))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _double_quoted(text: str) -> str:
+    """Return code whose strings stand in double quotes, where they hold none."""
+    lines, within = text.splitlines(keepends=True), 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        kind, inner = tokenize.tok_name[token.type], token.string[1:-1]
+        # From Python 3.12 on a string within an f-string is a token, whose quotes differ from its.
+        within += (kind == "FSTRING_START") - (kind == "FSTRING_END")
+        if within or kind != "STRING" or token.string != f"'{inner}'":
+            continue
+        if {'"', "'", "\\"}.isdisjoint(inner):
+            (row, start), (_, end) = token.start, token.end
+            lines[row - 1] = f'{lines[row - 1][:start]}"{inner}"{lines[row - 1][end:]}'
+    return "".join(lines)
 
 
 def _joined_signature(found: re.Match[str]) -> str:

@@ -68,7 +68,9 @@ def segment(module: str, statement: ast.AST) -> str:
     decorators = getattr(statement, "decorator_list", ())
     first = min([statement.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
     last = statement.end_lineno  # type: ignore[attr-defined]
-    return textwrap.dedent("".join(lines[first - 1 : last])).rstrip("\n")
+    text = textwrap.dedent("".join(lines[first - 1 : last])).rstrip("\n")
+    marks = [line.strip() for line in lines[: first - 1] if line.startswith("# fmt: o")]
+    return f"{text}  # fmt: skip" if marks and marks[-1] == "# fmt: off" else text
 
 
 def attached(module: str, name: str) -> Iterator[ast.stmt]:
