@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import operator
 import pickle
 import subprocess
@@ -326,6 +327,13 @@ def test_what_no_file_can_hold_is_refused_with_the_reason(obj: str) -> None:
     xg.register("is not captured", native=False)(rule)
     with pytest.raises(xg.TraceError, match=obj if obj == "runs as it is" else "test_eject.py"):
         xg.source(obj, "numpy", standalone=True)
+
+
+def test_a_backend_that_does_not_say_how_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = dataclasses.replace(load_backend("numpy"), ejection=None)
+    monkeypatch.setattr("multigrad.inspection.source.load_backend", lambda name: bare)
+    with pytest.raises(xg.UnsupportedOp, match=r"Backend\.ejection"):
+        xg.source("triangular", "numpy", standalone=True)
 
 
 # --- what frameworks do with functions ------------------------------------------------------------
