@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import multigrad as xg
 
 pytestmark = pytest.mark.anywhere
 
-COMMANDS = ["demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert"]
+COMMANDS = [
+    "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
+]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
 
 
@@ -249,5 +252,51 @@ def test_a_mistake_is_one_line_and_exit_code_two(
     invoke: Any, module: str, words: tuple[str, ...], message: str
 ) -> None:
     result = invoke(*words)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+# --- eject ----------------------------------------------------------------------------------------
+
+
+@needs_cli
+def test_eject_prints_a_file_with_the_params_that_are_given(invoke: Any) -> None:
+    words = ["eject", "triangular", "--backend", "numpy", "--forward", "heaviside"]
+    result = invoke(*words, "--param", "width=2.0")
+    assert result.exit_code == 0, result.output
+    bound = xg.get("triangular").with_params(width=2.0)
+    text = xg.source(bound, "numpy", forward="Heaviside", standalone=True)
+    assert result.stdout == text
+    assert "def triangular(tin, width=2.0):" in text
+
+
+@needs_cli
+def test_eject_writes_over_no_file_unless_it_is_told_to(invoke: Any, tmp_path: Path) -> None:
+    xg.save(xg.get("rectangular").with_params(a=-0.25), tmp_path / "saved.json")
+    out = tmp_path / "spike.py"
+    words = ["eject", str(tmp_path / "saved.json"), "--backend", "numpy", "--out", str(out)]
+    assert invoke(*words).exit_code == 0
+    first = out.read_text()
+    assert "a=-0.25" in first
+    out.write_text("mine")
+    refused = invoke(*words)
+    assert refused.exit_code == 2 and "--force" in refused.output
+    assert out.read_text() == "mine"
+    assert invoke(*words, "--force").exit_code == 0
+    assert out.read_text() == first
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["triangulr", "--backend", "numpy"], "did you mean 'triangular'"),
+        (["triangular", "--backend", "tinygrad"], "no backend named 'tinygrad'"),
+        (["triangular", "--backend", "numpy", "--param", "width"], "write it as width=2.0"),
+        (["triangular", "--backend", "numpy", "--param", "widht=2"], "width"),
+    ],
+)
+def test_eject_says_what_is_wrong(invoke: Any, words: list[str], message: str) -> None:
+    result = invoke("eject", *words)
     assert result.exit_code == 2
     assert message in result.output

@@ -23,6 +23,7 @@ from . import (
     capture,
     compile,
     differences,
+    eject,
     host,
     importer,
     isolate,
@@ -92,5 +93,6 @@ backend = Backend(
         leaves=override.leaves,
     ),
     differences=differences.DIFFERENCES,
+    ejection=eject.EJECTION,
 )
 _ = capture  # the same files in every backend

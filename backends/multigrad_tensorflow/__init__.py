@@ -23,6 +23,7 @@ from . import (
     capture,
     compile,
     differences,
+    eject,
     host,
     importer,
     isolate,
@@ -91,5 +92,6 @@ backend = Backend(
         is_operation=override.is_operation,
     ),
     differences=differences.DIFFERENCES,
+    ejection=eject.EJECTION,
 )
 _ = capture  # the same files in every backend

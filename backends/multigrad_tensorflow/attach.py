@@ -26,11 +26,18 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = Any
 
 
-def render(emitted: Emitted) -> str:
+def render_file(emitted: Emitted) -> str:
+    """Return the same for a file without multigrad, where a key comes as people have it."""
+    name = emitted.identifier
+    own = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
+    return render(emitted, "    else:\n        key = read_key(key)\n") + own
+
+
+def render(emitted: Emitted, read_key: str = "") -> str:
     """Return the source of a function of the tensors and the params."""
     f, b, name = emitted.forward, emitted.backward, emitted.identifier
     inputs, outputs = ", ".join(emitted.inputs), ", ".join(emitted.outputs)
-    draw = "    if key is None:\n        key = draw_key()\n" if emitted.draws else ""
+    draw = f"    if key is None:\n        key = draw_key()\n{read_key}" if emitted.draws else ""
     returned = outputs if emitted.single else f"({outputs})"
     backward = f"""\
         def backward({", ".join(emitted.cotangents)}):
@@ -181,6 +188,8 @@ def run_forward_in_reverse_mode(
 
 def refuse_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
     """Return the outputs, with a path along which a gradient of them would go, and be refused."""
+    if "PreventGradient" not in pfor._pfor_converter_registry:
+        pfor.RegisterPFor("PreventGradient")(convert_prevent_gradient)
     floats = [x for x in inputs if x.dtype.is_floating]
 
     def guard(output: Tensor) -> Tensor:
@@ -206,8 +215,8 @@ def is_vectorized() -> bool:
 
 
 VECTORIZED = (
-    "multigrad: tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through "
-    "it would not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
+    "tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
+    "not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
 )
 
 
@@ -217,10 +226,6 @@ def convert_prevent_gradient(converted: Any) -> Any:
     message = converted.op.get_attr("message").decode()
     output = tf.raw_ops.PreventGradient(input=stacked.t, message=message)
     return pfor.wrap(output, stacked.is_stacked)
-
-
-if "PreventGradient" not in pfor._pfor_converter_registry:
-    pfor.RegisterPFor("PreventGradient")(convert_prevent_gradient)
 
 
 NAMESPACE = {

@@ -25,6 +25,7 @@ from . import (
     capture,
     compile,
     differences,
+    eject,
     hooks,
     host,
     importer,
@@ -112,5 +113,6 @@ backend = Backend(
         is_operation=models.is_operation,
     ),
     differences=differences.DIFFERENCES,
+    ejection=eject.EJECTION,
 )
 _ = capture  # imported for its table

@@ -153,6 +153,7 @@ PATTERNS = (
         "torch.norm_number",
         "clip_norm's factor as tensors 5.5 us, as numbers 4.0",
         rewrite_graph=take_norms,
+        rounds=True,
     ),
     Pattern(
         "torch.one_plus_square",

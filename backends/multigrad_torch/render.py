@@ -70,6 +70,48 @@ class {name}(Function):
 {_indented(apply)}"""
 
 
+def render_file(emitted: Emitted) -> str:
+    """Return the source of one class that serves everywhere, and of the function that applies it,
+    for a file without multigrad.
+    """
+    name, code, cls = emitted.identifier, emitted.code, _class_name(emitted)
+    inputs = ", ".join(emitted.inputs)
+    draw = ["if key is None:", "    key = draw_key()"] if "key" in emitted.params else []
+    read = ["else:", "    key = read_key(key)"] if draw else []
+    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
+    if not emitted.single:
+        unpack.append(f"{_names(emitted.outputs)} = output")
+    notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
+    apply = [*draw, *read, f"return {cls}.apply({inputs}{emitted.arguments})"]
+    return f"""\
+class {cls}(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward({inputs}{emitted.arguments}):
+{code.forward.indented(8)}        return {_result(emitted, _own_tensors(emitted))}
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+{_indented([*unpack, *notes] if notes else ["pass"])}
+    @staticmethod
+    def backward(ctx, {", ".join(emitted.cotangents)}):
+{_indented([*_load(emitted, emitted.read_params), *_run_backward(emitted, len(emitted.params))])}
+
+# Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
+allow_in_graph({cls})
+
+
+def {name}({inputs}{emitted.signature}):
+{_indented(apply, 4)}"""
+
+
+def _class_name(emitted: Emitted) -> str:
+    """Return the name of the class, which is no name of a module's or of the function's."""
+    words = re.split(r"[^A-Za-z0-9]+", emitted.identifier)
+    return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
+
+
 def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     """Return the class for outside of transforms, after what prepares its constants, if any."""
     name, inputs, fast = emitted.identifier, ", ".join(emitted.inputs), emitted.fast

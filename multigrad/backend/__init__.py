@@ -20,6 +20,7 @@ from .contract import (
     Backend,
     Compiler,
     Draws,
+    Ejection,
     Imports,
     Interop,
     Kernels,
@@ -28,7 +29,7 @@ from .contract import (
     Tensors,
 )
 from .differences import ALL, KINDS, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
-from .emitted import Attached, Body, Code, Emitted, Prepared
+from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
@@ -50,6 +51,7 @@ __all__ = [
     "Difference",
     "Differences",
     "Draws",
+    "Ejection",
     "Emitted",
     "FastKernels",
     "GradientError",
@@ -59,6 +61,7 @@ __all__ = [
     "Interop",
     "Kernels",
     "Kind",
+    "Made",
     "Mended",
     "Models",
     "MultigradError",

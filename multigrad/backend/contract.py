@@ -298,6 +298,31 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ejection:
+    """How emitted code becomes a file that runs without multigrad."""
+
+    render: Callable[[Emitted], Source]
+    """The source of the native object, of plain ops, and under `Emitted.identifier` of what people
+    call."""
+
+    modules: Mapping[str, Any]
+    """The framework's modules by the names under which a file has them, those first whose names are
+    preferred."""
+
+    calls: tuple[str, ...] = ("y = {}({})",)
+    """How people call it, for the head of the file: of the name and the arguments."""
+
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    """Names that `render` uses besides those of `Autodiff.namespace`."""
+
+    words: tuple[str, ...] = ()
+    """What `render` calls things within functions: no param can be called so."""
+
+    forms: Mapping[Any, Any] = field(default_factory=dict)
+    """What a file holds in the place of the backend's own functions that need multigrad."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Backend:
     """One framework."""
 
@@ -314,6 +339,9 @@ class Backend:
     models: Models = Models()
     differences: Differences = field(default_factory=Differences)
     """Where its numbers are not those of the formulas."""
+
+    ejection: Ejection | None = None
+    """How its code stands in a file of its own; without it nothing can be ejected."""
 
     def __repr__(self) -> str:
         return f"<backend {self.name}>"

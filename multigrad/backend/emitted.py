@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import ops
 from ..ir.graph import Node
@@ -230,6 +230,13 @@ class Emitted:
 
     def _once(self, gradient: str) -> str:
         return f"{self.refuse_second_order}({gradient})" if self.refuse_second_order else gradient
+
+
+class Made(NamedTuple):
+    """What a file makes by calling a function, in the place of what cannot be written."""
+
+    factory: Callable[..., Any]
+    args: tuple[Any, ...]
 
 
 def find_like(types: Sequence[Type | None]) -> int | None:

@@ -36,12 +36,15 @@ class Pattern:
         rewrites: for each op, what gives a node of it in terms of the backend's own kernels, or
             None where it does not fit. A row without any asks `enabled(name)` where it is used.
         rewrite_graph: the same for what takes a look at a whole graph; these come first.
+        rounds: whether it rounds otherwise than the ops where no number is prepared: what
+            `xg.lower` gives has other bits without it.
     """
 
     name: str
     reason: str
     rewrites: Mapping[Op, Rewrite] = field(default_factory=dict)
     rewrite_graph: Callable[[Graph], Graph] | None = None
+    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import multigrad as xg
-from multigrad.cli.named import find, make_inputs
+from multigrad.cli.named import find, make_inputs, with_params
 from multigrad.demo.frameworks import prepare_environment
 from multigrad.errors import MultigradError
 
@@ -111,6 +111,31 @@ def source(
     """Print the code that runs for a rule on one backend."""
     with report_errors():
         typer.echo(xg.source(xg.get(rule), backend, forward=forward))
+
+
+@app.command(epilog="Example: multigrad eject triangular --backend torch --forward Heaviside")
+def eject(
+    what: Named,
+    backend: Annotated[str, typer.Option(help="See: multigrad backends")],
+    forward: Annotated[str, typer.Option(help="The activation that a rule sits under.")] = "Linear",
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A default of a rule, as width=2.0; once for each of them."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; printed if not given.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+) -> None:
+    """Write a rule or a Function as one file that runs without multigrad."""
+    prepare_environment()
+    with report_errors():
+        found = with_params(find(what), params or ())
+        text = xg.source(found, backend, forward=forward, standalone=True)
+        if out is None:
+            typer.echo(text, nl=False)
+        elif out.exists() and not force:
+            raise MultigradError(f"{out} exists; name another file, or add --force")
+        else:
+            out.write_text(text, encoding="utf-8")
 
 
 @app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import sys
@@ -34,6 +35,28 @@ def find(what: str, forward: str | None = None) -> Any:
             f"{what} is a Function, which has a forward of its own; leave --forward out"
         )
     return xg.activation(forward, rule=found)
+
+
+def with_params(found: Any, words: Sequence[str]) -> Any:
+    """Return a rule with the params that words say: width=2.0.
+
+    Raises:
+        MultigradError: what was found is no rule, or a word is no param.
+    """
+    if not words:
+        return found
+    if not isinstance(found, xg.Rule):
+        raise MultigradError(f"{found!r} is no rule, so it takes no --param")
+    params = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name.isidentifier():
+            raise MultigradError(f"{word!r} is no param; write it as width=2.0")
+        try:
+            params[name] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            params[name] = value
+    return found.with_params(**params)
 
 
 def _find(what: str) -> Any:

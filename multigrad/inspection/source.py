@@ -4,18 +4,21 @@ it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.emitted import Attached
+from ..ejection.eject import eject
 from ..errors import RuleTypeError, TraceError, UnsupportedOp
 from ..functions.function import Function
-from ..lowering.forwards import find_forward
+from ..in_force.activation import Activation
+from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..recipes.examples import find_variant
-from ..rulebook.rule import resolve
+from ..rulebook.rule import BoundRule, resolve
 from ..rulebook.under import RuleUnder
 from ..tracing.trace import NeedsConcrete
 
@@ -46,13 +49,53 @@ def lower(rule: Any, backend: str, *, forward: str = "Linear", forward_mode: boo
     return _lower(rule, backend, forward, forward_mode).native
 
 
-def source(rule: Any, backend: str, *, forward: str = "Linear") -> str:
+def source(rule: Any, backend: str, *, forward: str = "Linear", standalone: bool = False) -> str:
     """Return the source that is emitted for a rule under a forward, for reading and pasting.
 
+    Args:
+        rule: as `lower` takes it, or an activation (`xg.activation(...)`), which has a forward and
+            a rule.
+        standalone: return a whole module that runs where multigrad is not installed, with what it
+            calls written into it. It defines one function for people, named as the rule, of the
+            tensors and then the run-time params; it gives the bits of what `lower` gives.
+
     Raises:
-        RuleError, BackendNotFound, TraceError, UnsupportedOp: as `lower`.
+        RuleError, BackendNotFound, TraceError, UnsupportedOp: as `lower`; UnsupportedOp also for
+            what no file can hold: code that runs as it is.
     """
+    if isinstance(rule, Activation):
+        rule, forward = _parts_of(rule, forward)
+    if standalone:
+        return _eject(rule, load_backend(backend), forward)
     return _lower(rule, backend, forward, False).source
+
+
+def _parts_of(activation: Activation, forward: str) -> tuple[Any, str]:
+    """Return the rule and the forward of an activation.
+
+    Raises:
+        RuleTypeError: another forward is given.
+    """
+    if forward not in ("Linear", activation.forward.name):
+        raise RuleTypeError(
+            f"{activation!r} has a forward of its own; leave out forward={forward!r}"
+        )
+    own = activation.own_in_force()
+    return None if own is None else own.bound_rule, activation.forward.name
+
+
+def _eject(rule: Any, backend: Backend, forward: str) -> str:
+    """Return a file of what is lowered otherwise."""
+    if isinstance(rule, Function):
+        graphs = _graphs_of(find_variant(rule), forward)
+        return eject(graphs, backend, {}, title=f"The function {graphs.name!r} for {backend.name}")
+    row = find_forward(forward)
+    graphs, values = _graphs_under(rule, row)
+    name = graphs.backward.name
+    title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
+    if rule is None:
+        name, title = row.name, f"{row.name} with its true derivative for {backend.name}"
+    return eject(replace(graphs, name=name), backend, values or {}, title=title)
 
 
 def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Attached:
@@ -64,10 +107,16 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> At
         raise UnsupportedOp(
             f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
         )
+    graphs, values = _graphs_under(rule, row)
+    return lower_graphs(graphs, backend, values, forward_mode, checks=True)
+
+
+def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:
+    """Return the graphs of a rule under a forward, and the values of its run-time params."""
     if rule is None:
         graphs, values = RuleUnder(None, row).graphs({}), None
     else:
-        bound_rule = resolve(rule).bound_rule()
+        bound_rule = rule if isinstance(rule, BoundRule) else resolve(rule).bound_rule()
         values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
         try:
             graphs = RuleUnder(bound_rule.specialization, row).graphs({})
@@ -76,17 +125,27 @@ def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> At
                 f"{bound_rule.specialization.subject} needs {', '.join(need.facts)} of its input "
                 "in Python; lower it through xg.activation(...), which knows the input"
             ) from need
-    return lower_graphs(graphs, backend, values, forward_mode, checks=True)
+    return graphs, values
 
 
-def _lower_function(variant: Any, backend: Backend, forward: str, forward_mode: bool) -> Attached:
-    """Lower a captured Function; its tensors come first, then its numbers."""
+def _graphs_of(variant: Any, forward: str) -> FunctionGraph:
+    """Return the graphs of a captured Function.
+
+    Raises:
+        RuleTypeError: a forward is given beside its own.
+    """
     graphs: FunctionGraph = variant.graphs
     if forward != "Linear":
         raise RuleTypeError(
             f"function {graphs.name!r} has a forward of its own; lower it without "
             f"forward={forward!r}"
         )
+    return graphs
+
+
+def _lower_function(variant: Any, backend: Backend, forward: str, forward_mode: bool) -> Attached:
+    """Lower a captured Function; its tensors come first, then its numbers."""
+    graphs = _graphs_of(variant, forward)
     if forward_mode:
         raise UnsupportedOp(
             f"function {graphs.name!r} has no forward mode; lower it without forward_mode=True"

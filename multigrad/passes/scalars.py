@@ -87,4 +87,5 @@ def scalar_function(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
     two = call_two if exact is not None and len(op.operands) == 2 else call
     chosen = two if direct is None else direct
     chosen.__name__ = f"scalar_{op.name}"
+    chosen.scalar_of = op, native  # type: ignore[attr-defined]  (by which a file has its own form)
     return chosen

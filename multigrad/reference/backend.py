@@ -19,6 +19,7 @@ from ..ops import loops
 from ..ops.numerics import as_numpy_dtype
 from .bridge import borrow, bridge, lend
 from .differences import DIFFERENCES
+from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays
 from .kernels import FAST, by_blocks
 from .quiet import quiet, silent
@@ -153,4 +154,5 @@ backend = Backend(
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
     models=Models(is_operation=is_operation),
     differences=DIFFERENCES,
+    ejection=EJECTION,
 )

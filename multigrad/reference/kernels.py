@@ -98,6 +98,7 @@ def select_bits(node: Node) -> Node | None:
 NORM = kernel("numpy.norm", "x", lambda x: Type("tensor", x.dtype))
 NORM_NUMBER = kernel("numpy.norm_number", "x", lambda x: FLOAT_SCALAR)
 ROW = 4096  # elements whose squares are summed in the dtype itself
+plain_norm = ops.NORM.numpy
 NATIVE = frozenset(map(np.dtype, ("float32", "float64")))
 
 
@@ -112,7 +113,7 @@ def norm(x: Array) -> Array:
         flat = x if x.ndim == 1 else x.reshape(-1)
         return sqrt(flat.dot(flat))
     if dtype.kind != "f" or dtype.itemsize < 4 or not x.flags.c_contiguous:
-        return ops.NORM.numpy(x, **WHOLE)
+        return plain_norm(x, **WHOLE)
     flat = x.reshape(-1)
     whole = flat.size // ROW * ROW
     rows, rest = flat[:whole].reshape(-1, ROW), flat[whole:]
@@ -193,16 +194,19 @@ FAST = FastKernels(
             "numpy.norm",
             "the norm of 1e6 elements by squares 300 us, by dots 54",
             {ops.NORM: take_norm_by_dots},
+            rounds=True,
         ),
         Pattern(
             "numpy.norm_number",
             "clip_norm's factor as arrays 10 us, as numbers 4",
             rewrite_graph=take_norms,
+            rounds=True,
         ),
         Pattern(
             "numpy.divided",
             "arctan's backward of 1e6 elements 460 us, with grad / u for grad * (number / u) 380",
             {ops.MUL: divide_gradient},
+            rounds=True,
         ),
         Pattern(
             "numpy.square",

@@ -1,0 +1,81 @@
+"""JAX's code in a file of its own: the `custom_vjp` function, and where it draws a function that
+takes keys as people have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy import special
+
+from multigrad import random as core
+from multigrad.backend import Ejection, Emitted
+
+from . import arrays, attach, random
+
+Tensor = Any
+
+
+def render(emitted: Emitted) -> str:
+    """Return the source of the custom function; one that draws has a function around it."""
+    name, inputs = emitted.identifier, ", ".join(emitted.inputs)
+    if "key" not in emitted.params:
+        return attach.render(emitted)
+    own = replace(emitted, identifier=f"{name}_with_key", defaults={})
+    params = [each for each in emitted.params if each != "key"]
+    given = ", ".join([*emitted.inputs, *params, "read_key(key)"])
+    return f"""\
+{attach.render(own)}
+
+def {name}({inputs}{emitted.signature}):
+    return {own.identifier}({given})
+"""
+
+
+def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
+    """A constant array in a dtype."""
+    return jnp.asarray(value.astype(jnp.dtype(dtype)))
+
+
+# --- keys and draws -------------------------------------------------------------------------------
+def draw_key() -> Tensor:
+    """JAX has no global generator."""
+    raise TypeError("a key is needed to draw: key=jax.random.key(0), an int, or two uint32 words")
+
+
+def read_key(key: Any) -> Tensor:
+    """The two words of a key: of an int as `jax.random.key(n)` has them, or as they are given."""
+    if key is None:
+        return draw_key()
+    if isinstance(key, int):
+        key = (0, key & core.WORD_MASK)
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if str(jax.random.key_impl(key)) != "threefry2x32":
+            raise ValueError(f"{key} is no threefry2x32 key")
+        key = jax.random.key_data(key)
+    words = jnp.asarray(key, jnp.uint32)
+    if words.shape != (2,):
+        raise ValueError(f"a key is an int, a jax key or two words of 32 bits, not {key!r}")
+    return words
+
+
+EJECTION = Ejection(
+    render=render,
+    modules={
+        "jnp": jnp,
+        "jax": jax,
+        "jax.lax": jax.lax,
+        "jax.nn": jax.nn,
+        "jax.random": jax.random,
+        "jax.tree_util": jax.tree_util,
+        "jax.dtypes": jax.dtypes,
+        "special": special,
+        "np": np,
+    },
+    namespace={"read_key": read_key},
+    forms={arrays.array: array, random.draw_key: draw_key},
+)

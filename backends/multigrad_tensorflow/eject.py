@@ -1,0 +1,76 @@
+"""TensorFlow's code in a file of its own: the function around `tf.custom_gradient`, with what
+stands against the two places where TensorFlow forgets a custom gradient.
+
+Uniforms are drawn by ops everywhere. Normals are not: NumPy's, which are drawn in eager code, and
+those of ops differ in their last bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad import random as core
+from multigrad.backend import Ejection
+
+from . import arrays, attach, random
+
+Tensor: TypeAlias = Any
+
+
+def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
+    """A constant array in a dtype."""
+    return tf.constant(value.astype(dtype.as_numpy_dtype), dtype)
+
+
+# --- keys and draws -------------------------------------------------------------------------------
+def draw_key() -> Tensor:
+    """Two words from TensorFlow's own generator, which `tf.random.set_seed` seeds."""
+    return tf.cast(tf.random.uniform([2], 0, 1 << 32, tf.int64), tf.uint32)
+
+
+def read_key(key: Any) -> Tensor:
+    """The two words of a key: of an int as `jax.random.key(n)` has them, or as they are given."""
+    if isinstance(key, int):
+        key = (0, key & core.WORD_MASK)
+    words = tf.cast(key, tf.uint32) if tf.is_tensor(key) else tf.constant(key, tf.uint32)
+    if not words.shape.is_compatible_with([2]):
+        raise ValueError(f"a key is an int, or two words of 32 bits, not {key!r}")
+    return words
+
+
+def fold_in(key: Tensor, n: int) -> Tensor:
+    """The n-th key of a key."""
+    return tf.stack(random.encrypt(key, tf.constant(0, tf.uint32), tf.constant(n, tf.uint32)))
+
+
+def uniform_like(key: Tensor, x: Tensor) -> Tensor:
+    """Uniforms in [0, 1) of x's shape and dtype, as `jax.random.uniform` has them, to the bit."""
+    return random.shape_like(random.draw_uniform(key, tf.size(x, tf.int64), x.dtype), x)
+
+
+EJECTION = Ejection(
+    render=attach.render_file,
+    modules={
+        "tf": tf,
+        "tf.math": tf.math,
+        "tf.nn": tf.nn,
+        "tf.linalg": tf.linalg,
+        "tf.bitwise": tf.bitwise,
+        "tf.raw_ops": tf.raw_ops,
+        "tf.autograph.experimental": tf.autograph.experimental,
+        "np": np,
+    },
+    namespace={
+        "do_not_convert": tf.autograph.experimental.do_not_convert,
+        "read_key": read_key,
+    },
+    forms={
+        arrays.array: array,
+        random.draw_key: draw_key,
+        random.fold_in: fold_in,
+        random.uniform_like: uniform_like,
+    },
+)

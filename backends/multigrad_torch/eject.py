@@ -1,0 +1,135 @@
+"""Torch's code in a file of its own: one class, which works under torch.func too, and a function.
+
+There is no second class for eager calls and no prepared number. Fast code is there only where it
+rounds otherwise than the ops, for what runs by it here. Draws are plain ops around one operator,
+which the compiler must not see into (see `random.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from multigrad import random as core
+from multigrad.backend import Ejection, Made
+
+from . import activations, arrays, attach, random, render
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
+    """A constant array in a dtype, where a tensor is."""
+    stored = value.copy() if value.dtype == bool else value.astype(np.float64)
+    return torch.from_numpy(stored).to(dtype).to(like.device)
+
+
+def heaviside(x: Tensor) -> Tensor:
+    return (x > 0).to(x.dtype)
+
+
+# --- keys and draws -------------------------------------------------------------------------------
+def draw_key() -> Tensor:
+    """Two words from torch's own generator, which `torch.manual_seed` seeds."""
+    return torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device="cpu")
+
+
+def read_key(key: Any) -> Tensor:
+    """The two words of a key: of an int as `jax.random.key(n)` has them, or as they are given."""
+    if isinstance(key, int):
+        key = (0, key & core.WORD_MASK)
+    words = torch.as_tensor(key, dtype=torch.int64) & core.WORD_MASK
+    if words.shape != (2,):
+        raise ValueError(f"a key is an int, or two words of 32 bits, not {key!r}")
+    return words
+
+
+def threefry(key: Tensor, counter: Tensor) -> Tensor:
+    """Threefry-2x32 of a counter (Salmon et al., 2011): two words of 32 bits for each number."""
+    first, second = key.to(counter.device).unbind(-1)
+    schedule = (first, second, first ^ second ^ core.PARITY)
+    x, y = ((counter >> 32) + first) & core.WORD_MASK, (counter + second) & core.WORD_MASK
+    for group, rotations in enumerate(core.ROTATIONS):
+        for bits in rotations:
+            x = (x + y) & core.WORD_MASK
+            y = (((y << bits) | (y >> (32 - bits))) & core.WORD_MASK) ^ x
+        x = (x + schedule[(group + 1) % 3]) & core.WORD_MASK
+        y = (y + schedule[(group + 2) % 3] + (group + 1)) & core.WORD_MASK
+    return torch.stack((x, y))
+
+
+def describe_words(key: Tensor, counter: Tensor) -> Tensor:
+    return counter.new_empty((2, *counter.shape))
+
+
+def map_words(info: Any, in_dims: Any, key: Tensor, counter: Tensor) -> tuple[Tensor, int]:
+    """Under torch.func.vmap, one after the other."""
+    keys = [key] * info.batch_size if in_dims[0] is None else key.unbind(in_dims[0])
+    counters = [counter] * info.batch_size if in_dims[1] is None else counter.unbind(in_dims[1])
+    return torch.stack([*map(random_words, keys, counters)]), 0
+
+
+# One operator for the compiler: torch 2.13's does not finish on the rounds.
+random_words = torch.library.custom_op(
+    "ejected::threefry",
+    threefry,
+    mutates_args=(),
+    schema="(Tensor key, Tensor counter) -> Tensor",
+)
+random_words.register_fake(describe_words)
+random_words.register_vmap(map_words)
+
+
+def fold_in(key: Tensor, n: int) -> Tensor:
+    """The n-th key of a key."""
+    return random_words(key, torch.tensor(n, device=key.device))
+
+
+def uniform(key: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uniforms in [0, 1) of x's shape, as `jax.random.uniform` has them, to the bit."""
+    first, second = random_words(key, torch.arange(x.numel(), device=x.device)).reshape(2, *x.shape)
+    if dtype == torch.float64:
+        return ((first << 20) | (second >> 12)).to(dtype) * 2.0**-52
+    dropped, kept = core.UNIFORM_FIELDS[str(dtype).removeprefix("torch.")]
+    field = ((first ^ second) >> dropped) & ((1 << kept) - 1)
+    return (field.to(torch.float32) * 2.0**-kept).to(dtype)
+
+
+def uniform_like(key: Tensor, x: Tensor) -> Tensor:
+    return uniform(key, x, x.dtype)
+
+
+def normal_like(key: Tensor, x: Tensor) -> Tensor:
+    """Standard normals of x's shape and dtype, 16-bit ones computed in float32."""
+    double = x.dtype == torch.float64
+    drawn = uniform(key, x, x.dtype if double else torch.float32)
+    return core.normal_from_uniform(drawn, torch, double).to(x.dtype)
+
+
+EJECTION = Ejection(
+    render=render.render_file,
+    modules={
+        "torch": torch,
+        "F": F,
+        "torch.linalg": torch.linalg,
+        "torch.special": torch.special,
+        "torch.autograd": torch.autograd,
+        "torch.compiler": torch.compiler,
+        "torch._C": torch._C,
+        "torch._dynamo": torch._dynamo,
+        "np": np,
+    },
+    namespace={"allow_in_graph": torch._dynamo.allow_in_graph, "read_key": read_key},
+    forms={
+        activations.heaviside: heaviside,
+        arrays.array: array,
+        attach.BATCHED: Made(torch._C._parse_dispatch_key, ("VmapMode",)),
+        random.draw_key: draw_key,
+        random.fold_in: fold_in,
+        random.normal_like: normal_like,
+        random.uniform_like: uniform_like,
+    },
+)
