@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,63 +15,20 @@ import multigrad as xg
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
+from harness.attached import Net, gradient, make_net, registered_rules
+
 pytestmark = pytest.mark.needs("torch")
-
-
-class Block(nn.Module):
-    """A residual block, as many are written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.relu = nn.ReLU(inplace=True)
-        self.b = nn.Linear(4, 4)
-
-    def forward(self, x: Any) -> Any:
-        return F.relu(self.b(self.relu(self.a(x))) + x)
-
-
-class Net(nn.Module):
-    """A model that somebody else wrote."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(4, 4)
-        self.layer1 = nn.Sequential(Block(), Block())
-        self.head = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 3))
-
-    def forward(self, x: Any) -> Any:
-        return self.head(self.layer1(self.stem(x)))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def rules() -> Iterator[None]:
-    @xg.register("attached_doubles")
-    def doubles(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return grad_out * 2.0
-
-    @xg.register("attached_guides")
-    def guides(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return xg.xp.where(tin > 0, xg.xp.maximum(grad_out, 0.0), 0.0)
-
-    yield
-    xg.unregister("attached_doubles")
-    xg.unregister("attached_guides")
+    with registered_rules():
+        yield
 
 
 @pytest.fixture
 def net() -> Any:
-    torch.manual_seed(3)
-    return Net()
-
-
-def gradient(model: Callable[[Any], Any], x: Any = None) -> Any:
-    """Return the gradient of the sum of squares of what a model gives."""
-    if x is None:
-        x = torch.linspace(-2, 2, 20).reshape(5, 4)
-    x = x.detach().requires_grad_()
-    (grad,) = torch.autograd.grad((model(x) ** 2).sum(), x)
-    return grad
+    return make_net()
 
 
 class Guided(torch.autograd.Function):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -402,3 +403,14 @@ def test_integrated_gradients_add_up_to_what_the_output_gained(backend: Any) -> 
     np.testing.assert_allclose(backend.numpy(result), x**3 - start**3, rtol=2e-3, atol=2e-3)
     with pytest.raises(ValueError, match="1 or more"):
         lrp.integrated(lambda p: p, backend.array(x), n=0)
+
+
+def test_a_rule_over_a_layer_is_saved_and_loaded(tmp_path: Path) -> None:
+    x, weight, bias = array(2, 3), array(3, 4), array(4)
+    layer = lrp.gamma(0.5).over("linear")
+    out, pull = xg.vjp(layer, x, weight, bias)
+    xg.save(layer, tmp_path / "layer.json")
+    loaded = xg.load(tmp_path / "layer.json")  # a document has no defaults
+    same, pull_loaded = xg.vjp(loaded, x, weight, bias, None, 0.5, 1e-6)
+    np.testing.assert_array_equal(same, out)
+    np.testing.assert_array_equal(pull_loaded(some(out))[0], pull(some(out))[0])

@@ -250,3 +250,20 @@ def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: 
     assert min(saved, trained) > 0.9
     assert "'bump' is registered here: False" in output
     assert "bump(grad_out: T[...], tin: T[...]" in output
+
+
+@pytest.mark.needs("torch", "sklearn", "matplotlib")
+def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: Path) -> None:
+    output = run_example("17_heat_maps.py", tmp_path, "--quick")
+    on_ink = {
+        name: read_numbers(find_line(output, name))[0]
+        for name in ("the gradient", "guided backprop", "epsilon plus", "epsilon gamma box")
+    }
+    # Where there is no ink the input is zero, of which z-plus is a multiple.
+    assert on_ink["epsilon plus"] > 0.9 > max(on_ink["the gradient"], on_ink["guided backprop"])
+    assert len(set(on_ink.values())) == 4
+    assert "zbox (merged)" in output
+    for line in [line for line in output.splitlines() if "largest difference" in line]:
+        assert read_numbers(line)[0] < 1e-4
+    assert "as it was: True" in output
+    assert (tmp_path / "heat_maps.png").stat().st_size > 10_000

@@ -274,7 +274,9 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
         RuleTypeError: it has no meaning there.
     """
     if callable(getattr(rule, "over", None)):
-        return rule.over(kind, **attributes)
+        function = rule.over(kind, **attributes)
+        # A model's weights may be NumPy's arrays.
+        return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
     plain = over(rule)
     return lambda *given: plain(given[0], given[-1])
 

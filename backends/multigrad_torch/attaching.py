@@ -16,7 +16,7 @@ from multigrad.models.selectors import Choice, Layer, OperationChoice, choose
 from .composed import plan_composite
 from .layer_acting import InsideActing, LayerActing, OnLayer
 from .layer_rules import is_layer_rule, rule_of_operation
-from .operation_acting import OperationsActing, RootActing, may_call
+from .operation_acting import OperationsActing, QuietActing, RootActing, may_call
 from .operation_mode import OperationMode
 from .operations import find_operation, operation_names
 from .rule_over import PlainRule
@@ -146,12 +146,14 @@ def plan_operations(
     mode = OperationMode(
         {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
     )
-    within, root = OperationsActing(mode), RootActing(mode)
-    plan: list[Planned] = [
-        (within, layer.layer, layer.names[0])
-        for layer in layers
-        if may_call(original_class(layer.layer), set(chosen))
-    ]
+    within, quiet = OperationsActing(mode), QuietActing(mode)
+    plan: list[Planned] = []
+    for layer in layers:
+        if may_call(layer.layer, set(chosen)):
+            plan.append((within, layer.layer, layer.names[0]))
+        elif layer.is_leaf:
+            plan.append((quiet, layer.layer, layer.names[0]))
+    root = RootActing(mode)
     return [*plan, (root, model, "")]
 
 

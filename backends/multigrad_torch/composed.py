@@ -46,7 +46,7 @@ def plan_composite(
         module, name = leaf.layer, leaf.names[0]
         is_named = any(fnmatchcase(name, pattern) for pattern in composite.names)
         if kind is None and rule is None and not is_named:
-            if may_call(original_class(module), set(calls.rules)):
+            if may_call(module, set(calls.rules)):
                 plan.append((within, module, name))
             continue
         if any(isinstance(each, OnLayer) for each in acting_on(module)):
@@ -65,7 +65,7 @@ def plan_composite(
     plan += [
         (within, layer.layer, layer.names[0])
         for layer in holders
-        if may_call(original_class(layer.layer), set(calls.rules))
+        if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
         raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")

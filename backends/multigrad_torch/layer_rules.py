@@ -14,7 +14,7 @@ from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.handle import named
 
 from .layer_kinds import EXAMPLES, OPERATIONS, CallOfLayer
-from .rule_over import MERGES, PlainRule, is_compiling, may_have_gradient
+from .rule_over import MERGES, PlainRule, is_compiling, may_have_gradient, refuse_symbols
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
@@ -47,6 +47,7 @@ class WeightRule:
     ) -> Any:
         """Call an operation with this rule for its gradient."""
         read = OPERATIONS[name][1]
+        refuse_symbols(name, args[0] if args else kwargs.get("input"))
         given = {key: value for key, value in kwargs.items() if key != "out"}
         taken = read(*args, **given) if read is not None and len(given) == len(kwargs) else None
         if taken is None or not any(map(may_have_gradient, taken.inputs)):
@@ -169,11 +170,11 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
     params = merge_batch_norm(
         weight,
         bias,
-        module.running_mean,
-        module.running_var,
-        module.weight,
-        module.bias,
-        module.eps,
+        mean=module.running_mean,
+        variance=module.running_var,
+        scale=module.weight,
+        shift=module.bias,
+        epsilon=module.eps,
         axis=axis,
     )
     own = CallOfLayer(taken.kind, taken.inputs, params, taken.attributes, taken.is_single)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from .operation_mode import HARDTANH, OperationMode, is_entered, refuse, say_missing
+from .operation_mode import HARDTANH, OperationMode, is_entered, refuse, say_missing, stack_at
 from .operations import functions_calling
-from .rule_over import is_compiling
-from .swapped_classes import Acting, Method
+from .rule_over import is_compiling, stack_length
+from .swapped_classes import Acting, Method, is_parametrized, original_class
 
 
 class OperationsActing(Acting):
@@ -36,6 +36,28 @@ class OperationsActing(Acting):
                 return method(*args, **kwargs)
 
         return within
+
+
+class QuietActing(Acting):
+    """Layers of torch that call none of the mode's operations run without it: it sees each call."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        mode = self.mode
+
+        @functools.wraps(method)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or stack_length() != 1 or stack_at(0) is not mode:
+                return method(*args, **kwargs)
+            with torch._C.DisableTorchFunction():
+                return method(*args, **kwargs)
+
+        return forward
 
 
 class RootActing(Acting):
@@ -70,11 +92,13 @@ class RootActing(Acting):
         return forward
 
 
-def may_call(cls: type, operations: set[str]) -> bool:
-    """Return whether code of a class of modules may call one of some operations: of torch's own
-    layers it is known.
+def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
+    """Return whether code of a module may call one of some operations: of torch's own layers it is
+    known.
     """
-    if not cls.__module__.startswith("torch.nn.modules."):
+    cls = original_class(module)
+    is_own = not cls.__module__.startswith("torch.nn.modules.")
+    if is_own or is_parametrized(type(module)) or "forward" in vars(module):
         return True
     within = {each.__name__ for each in functions_calling(operations)}
     names = {

@@ -107,6 +107,8 @@ class OperationMode(TorchFunctionMode):
                 note_seen(self.key, func)
             elif self.seen is not None:
                 self.seen.add(name_operation(func))
+            if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot read that
+                func = torch.unflatten
             return func(*args, **kwargs)
         if known.through is not None:
             with self:

@@ -118,6 +118,7 @@ class PlainRule:
         if kwargs.get("out") is not None:
             return func(*args, **kwargs)  # torch takes no derivative of that
         x = args[0] if args else kwargs.get("input")
+        refuse_symbols(name, x)
         act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
         if act is not None:
             if not may_have_gradient(x):
@@ -190,7 +191,22 @@ def may_have_gradient(x: Tensor) -> bool:
     """Return whether somebody may take a derivative by x."""
     if transforms_active() or (x.requires_grad and torch.is_grad_enabled()):
         return True
-    return not is_compiling() and torch.autograd.forward_ad._current_level >= 0
+    if is_compiling():
+        return torch.compiler.is_exporting()  # what was exported may be asked for one later
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def refuse_symbols(operation: str, x: Any) -> None:
+    """Refuse what torch.fx traces with.
+
+    Raises:
+        RuleValueError: it is that.
+    """
+    if isinstance(x, torch.fx.Proxy):
+        raise RuleValueError(
+            f"torch.fx traces operation {operation!r}, and its graph would hold no rule: trace the "
+            "model first, and attach to the GraphModule"
+        )
 
 
 class InPlace:

@@ -8,8 +8,10 @@ guards on the class, and a module that nothing acts on any more has its own clas
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -83,7 +85,7 @@ def original_class(module: nn.Module) -> type:
 
 def _assign(module: nn.Module, acting: tuple[Acting, ...]) -> None:
     try:
-        CLASS.__set__(module, find_class(type(module), acting))
+        CLASS.__set__(module, find_class(type(module), acting, "forward" in vars(module)))
     except TypeError as error:
         raise RuleTypeError(
             f"cannot put a rule on a {type(module).__name__}: its class cannot be changed ({error})"
@@ -93,26 +95,30 @@ def _assign(module: nn.Module, acting: tuple[Acting, ...]) -> None:
 _classes: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
 
 
-def find_class(cls: type, acting: tuple[Acting, ...]) -> type:
-    """Return the class like this one, on whose modules this acts."""
+def find_class(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
+    """Return the class like this one, on whose modules this acts.
+
+    `has_own`: whether a module has a forward of its own, in the place of its class's.
+    """
     if is_parametrized(cls):
-        return _find_parametrized(cls, acting)
+        return _find_parametrized(cls, acting, has_own)
     original = vars(cls).get(ORIGINAL, cls)
     if not acting:
         return original
-    found = _classes.get((original, acting))
+    key = original, acting, has_own
+    found = _classes.get(key)
     if found is None:
-        found = _classes[original, acting] = _make(original, original, _fill(original, acting))
+        found = _classes[key] = _make(original, original, _fill(*key))
     return found
 
 
-def _find_parametrized(cls: type, acting: tuple[Acting, ...]) -> type:
+def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
     """Return the class of a parametrized module, whose base is what acts.
 
     torch adds properties to this class and deletes them, and returns to its base.
     """
     known = vars(cls).get(BEFORE, cls)
-    base = find_class(cls.__bases__[0], acting)
+    base = find_class(cls.__bases__[0], acting, has_own)
     if not acting and known.__bases__[0] is base and properties(known) == properties(cls):
         return known
     names = {**vars(cls), BEFORE: known}
@@ -156,7 +162,7 @@ class _Base(nn.Module):
     """The base of a class until it gets its own."""
 
 
-def _fill(original: type, acting: tuple[Acting, ...]) -> dict[str, Any]:
+def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:
     names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
     names["__class__"] = property(get_class, set_class)
     names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
@@ -166,6 +172,12 @@ def _fill(original: type, acting: tuple[Acting, ...]) -> dict[str, Any]:
             method = each.wrap(original, name, method)
         if method is not own:
             names[name] = method
+    if has_own:
+        forward = own_forward(original)
+        for each in acting:
+            forward = each.wrap(nn.Module, "forward", forward)
+        names["forward"] = property(bind(forward), set_forward, delete_forward)
+    names["__prepare_scriptable__"] = refuse_scripting
     if hasattr(original, "recompile"):
         names["recompile"] = recompile
     return names
@@ -188,6 +200,35 @@ def methods_of(cls: type) -> dict[str, Method]:
 # --- methods of every such class -----------------------------------------------------------------
 
 
+def own_forward(original: type) -> Method:
+    """Return what calls a module's own forward."""
+    method: Method = original.forward  # type: ignore[attr-defined]
+
+    @functools.wraps(method)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = self.__dict__.get("forward")
+        return method(self, *args, **kwargs) if own is None else own(*args, **kwargs)
+
+    return forward
+
+
+def bind(function: Method) -> Callable[[Any], Method]:
+    """Return what gives a module a method."""
+
+    def get(self: Any) -> Method:
+        return MethodType(function, self)
+
+    return get
+
+
+def set_forward(self: Any, forward: Method) -> None:
+    self.__dict__["forward"] = forward
+
+
+def delete_forward(self: Any) -> None:
+    del self.__dict__["forward"]
+
+
 def get_class(self: Any) -> type:
     """Return the class that a module says it is of: pickles ask, and `super(self.__class__)`."""
     cls = type(self)
@@ -196,7 +237,7 @@ def get_class(self: Any) -> type:
 
 def set_class(self: Any, cls: type) -> None:
     """Give a module another class, as lazy and parametrized ones do, with what acts on it."""
-    CLASS.__set__(self, find_class(cls, acting_on(self)))
+    CLASS.__set__(self, find_class(cls, acting_on(self), "forward" in vars(self)))
 
 
 def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -239,6 +280,10 @@ def _as_well(module: nn.Module, copied: nn.Module) -> nn.Module:
     for each in acting:
         each.add(copied, each.modules.get(id(module), (None, ""))[1])
     return copied
+
+
+def refuse_scripting(self: Any) -> Any:
+    raise RuleTypeError("torch.jit.script would leave the rules out: detach them first")
 
 
 def recompile(self: Any) -> Any:

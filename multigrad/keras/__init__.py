@@ -27,6 +27,7 @@ except ImportError as error:
 load_backend(keras.config.backend())
 
 from .anneal import Anneal
+from .attach import attach
 from .custom_gradient import CustomGradient
 from .function import FunctionOperation
 from .layer import Activation, ActivationFunction, activation
@@ -40,4 +41,5 @@ __all__ = [
     "FunctionOperation",
     "activation",
     "apply_to_gradients",
+    "attach",
 ]

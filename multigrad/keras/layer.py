@@ -149,6 +149,14 @@ class Activation(HoldingLayer):
                 self._untrack_variable(variable)
             self._params = Params(self, params, found, bound_rule_of(activation))
 
+    @property
+    def weights(self) -> list[Any]:
+        """The layer's weights. Its rule's numbers are state, as a generator's: among `variables`,
+        and not among these, so that a list of weights of the same model without a rule fits.
+        """
+        numbers = {id(variable) for variable in self._params.variables.values()}
+        return [weight for weight in super().weights if id(weight) not in numbers]
+
     def _is_same_code(self, then: BoundRule) -> bool:
         """Return whether a rule differs from the own one in its Variables' values only."""
         now = bound_rule_of(self._activation)

@@ -226,8 +226,12 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set all variables, the rule's numbers first."""
-        numbers = self._params.variables.values()
+        """Set all variables, the rule's numbers first; or the inner optimizer's alone, from a list
+        that was read of it without a rule.
+        """
+        numbers = list(self._params.variables.values())
+        if len(weights) == len(self.inner_optimizer.variables):
+            numbers = []
         for variable, weight in zip(numbers, weights, strict=False):
             variable.assign(weight)
         self.inner_optimizer.set_weights(weights[len(numbers) :])

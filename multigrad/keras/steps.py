@@ -11,6 +11,7 @@ that nobody makes anew raises StaleTraceError.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -86,6 +87,22 @@ def variables_of(model: Any, group: str) -> list[Any]:
         return model.optimizer.variables
     names = {"model": "trainable", "state": "non_trainable", "metrics": "metrics"}
     return getattr(model, f"{names[group]}_variables")
+
+
+def find_compiled(layers: Iterable[Any]) -> list[Any]:
+    """Return the models, alive anywhere, that hold one of these layers and have compiled steps.
+
+    Nothing in Keras leads from a layer to the models made of it (one of its features, a trainer
+    around it), and a step of theirs that stayed as it was compiled would be silently stale.
+    """
+    changed = {id(layer) for layer in layers}
+    models = [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]
+    return [
+        model
+        for model in models
+        if any(vars(model).get(f"{step}_function") is not None for step in STEPS)
+        and any(id(layer) in changed for layer in model._flatten_layers())
+    ]
 
 
 def renew_steps(models: Iterable[Any]) -> None:

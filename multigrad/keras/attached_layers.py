@@ -1,0 +1,231 @@
+"""A layer of Keras, or an operation of a functional model, that is called under rules of others.
+
+An instance's own `call` stands before its class's, and Keras calls it by that name in every way of
+calling. It is no part of a config, of a file or of a pickle.
+"""
+
+# Keras gathers its public names at import, where pyright cannot follow.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+# Keras (3.15) has no public names for them.
+from keras.src.backend import get_keras_mask, set_keras_mask
+
+from ..errors import RuleTypeError, RuleValueError
+from ..models.over import over
+from .attached_operations import CURRENT, Scope, is_float
+from .base import list_leaves
+from .steps import keeping_weights
+from .tracing import HOST, in_symbolic_scope
+
+Call = Callable[..., Any]
+METHODS = ("call", "quantized_call")
+# Their outputs hold their inputs, for losses.
+WITH_LOGITS = frozenset({"sigmoid", "softmax"})
+
+
+@dataclass(eq=False, slots=True)
+class Attached:
+    """What one handle puts on a model.
+
+    Attributes:
+        model: the model.
+        operations: a rule by an operation's name.
+        called: the operations that were called, as keys.
+        is_seen: whether all of its operations were called.
+        superseded: whether it was taken off, so that what was traced with it is stale.
+    """
+
+    model: Any
+    operations: dict[str, Any]
+    called: dict[str, bool] = field(default_factory=dict)
+    is_seen: bool = False
+    superseded: bool = False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class Changes:
+    """What acts on a layer now.
+
+    Attributes:
+        run: the layer's forward under a rule, `(call, args, kwargs)`; None: there is none on it.
+        owner: whose rule that is, or who says that there is none.
+        handles: the handles of the models that the layer is a part of.
+        own: the methods that the instance had itself.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self.run: Call | None = None
+        self.owner: Attached | None = None
+        self.handles: list[Attached] = []
+        self.scope: Scope | None = None
+        self.own: dict[str, Any] = {}
+
+    def call(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the layer's outputs."""
+        symbolic = in_symbolic_scope()
+        if HOST.compiler.on_depend is not None and not symbolic:
+            for handle in self.handles:
+                HOST.compiler.on_depend(handle)
+        before = CURRENT.scope
+        CURRENT.scope = self.scope
+        try:
+            if self.run is None or symbolic:
+                outputs = original(*args, **kwargs)
+            else:
+                outputs = self.run(original, args, kwargs)
+        finally:
+            CURRENT.scope = before
+        if self.scope is not None and not symbolic:
+            if WITH_LOGITS & self.scope.rules.keys():
+                forget_logits(outputs)
+            for handle in self.handles:
+                if handle.model is self.layer and not handle.is_seen:
+                    check_called(handle)
+        return outputs
+
+    def renew(self) -> None:
+        """Put what acts now in the place of the layer's methods; where nothing does, give them
+        back.
+        """
+        held = vars(self.layer)
+        keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
+        ruled = [each for each in self.handles if each.operations and each is not keeps]
+        self.scope = None
+        if ruled:
+            rules = {name: rule for each in ruled for name, rule in each.operations.items()}
+            self.scope = Scope(rules, tuple(each.called for each in ruled))
+        for name in METHODS:
+            if not hasattr(type(self.layer), name):
+                continue
+            if self.handles:
+                held[name] = make_call(self, self.original(name))
+            elif name in self.own:
+                held[name] = self.own[name]
+            else:
+                held.pop(name, None)
+
+    def original(self, name: str) -> Call:
+        """Return a method as it is without rules."""
+        if name in self.own:
+            return self.own[name]
+        return getattr(type(self.layer), name).__get__(self.layer)
+
+
+def make_call(changes: Changes, original: Call) -> Call:
+    """Return what stands in for a layer's method."""
+
+    @functools.wraps(original)
+    @keeping_weights
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return changes.call(original, args, kwargs)
+
+    vars(call)[CHANGES] = changes
+    return call
+
+
+CHANGES = "_multigrad_changes"
+
+
+def changes_of(layer: Any) -> Changes:
+    """Return what acts on a layer, to be changed."""
+    known = getattr(vars(layer).get("call"), CHANGES, None)
+    if known is not None:
+        return known
+    changes = Changes(layer)
+    changes.own = {name: vars(layer)[name] for name in METHODS if name in vars(layer)}
+    return changes
+
+
+def forget_logits(outputs: Any) -> None:
+    """Let losses see outputs alone: from the logits they would go past a rule."""
+    for leaf in list_leaves(outputs):
+        if hasattr(leaf, "_keras_logits"):
+            del leaf._keras_logits
+
+
+def check_called(handle: Attached) -> None:
+    """Refuse a model that calls none of an operation, once it was called.
+
+    Raises:
+        RuleValueError: it does not.
+    """
+    missing = [name for name in handle.operations if name not in handle.called]
+    if missing:
+        called = ", ".join(sorted(handle.called)) or "none"
+        raise RuleValueError(
+            f"a call of model {handle.model.name!r} never came to operation {missing[0]!r} "
+            f"(operations called: {called}). What a layer computes by functions of "
+            f"{keras.config.backend()} itself is not seen: select that layer"
+        )
+    handle.is_seen = True
+
+
+# --- a rule over a layer's whole forward ----------------------------------------------------------
+def make_run(layer: Any, rule: Any) -> Call:
+    """Return a layer's forward under a plain rule, for `Changes.run`."""
+    shown = f"layer {layer.name!r} ({type(layer).__name__})"
+
+    def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = find_input(shown, args, kwargs)
+
+        def hold(leaf: Any) -> Any:
+            return held if leaf is x else leaf
+
+        held = keras.ops.stop_gradient(x)
+        keep_mask(x, held)
+        if args and args[0] is x:
+            out = original(held, *args[1:], **kwargs)
+        else:
+            args, kwargs = keras.tree.map_structure(hold, (args, kwargs), none_is_leaf=True)
+            out = original(*args, **kwargs)
+        if not keras.ops.is_tensor(out):
+            raise RuleTypeError(
+                f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
+                "select the layers within it, or an operation"
+            )
+        y = over(rule)(x, out)
+        keep_mask(out, y)
+        return y
+
+    return run
+
+
+def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the tensor that a layer's rule is for.
+
+    Raises:
+        RuleTypeError: there is none, or several.
+    """
+    if len(args) == 1 and not kwargs and is_float(args[0]):
+        return args[0]
+    tensors = [leaf for leaf in list_leaves((args, kwargs)) if is_float(leaf)]
+    if len(tensors) == 1:
+        return tensors[0]
+    if tensors:
+        raise RuleTypeError(
+            f"{shown} takes {len(tensors)} tensors, and a rule gives the gradient of one: select "
+            "the layers before it, those within it, or an operation"
+        )
+    raise RuleTypeError(
+        f"{shown} takes no tensor of floating point, so nothing has a gradient for a rule: select "
+        "the layers after it"
+    )
+
+
+def keep_mask(given: Any, made: Any) -> None:
+    """Give a tensor the mask of the one that it stands for."""
+    mask = get_keras_mask(given)
+    if mask is not None:
+        set_keras_mask(made, mask)
