@@ -2,13 +2,15 @@
 for its class.
 
 The network is plain PyTorch. Guided backpropagation and two composites of relevance are attached
-and taken off again; weights and outputs stay what they are. `--quick` trains less, `--out` names
-the picture.
+and taken off again; weights and outputs stay what they are. Where Keras or flax is installed, the
+same weights give the same maps there. `--quick` trains less, `--out` names the picture.
 
-Needs: pip install 'multigrad-rules[torch,plot]' scikit-learn
+Needs: pip install 'multigrad-rules[torch,plot]' scikit-learn; for the others keras, jax and flax
 """
 
 import argparse
+import os
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -52,6 +54,79 @@ def heat_maps(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     images = images.clone().requires_grad_()
     score = network(images)[torch.arange(len(labels)), labels].sum()
     return torch.autograd.grad(score, images)[0]
+
+
+def channels_last(weight: torch.Tensor) -> np.ndarray:
+    """A convolution's weight as Keras and flax have it."""
+    return weight.detach().permute(2, 3, 1, 0).numpy()
+
+
+def rows_last(dense: nn.Linear) -> np.ndarray:
+    """A dense weight for features whose channels come last."""
+    return dense.weight.detach().reshape(10, 32, 2, 2).permute(2, 3, 1, 0).reshape(-1, 10).numpy()
+
+
+def numbers(*tensors: torch.Tensor) -> list[np.ndarray]:
+    return [tensor.detach().numpy() for tensor in tensors]
+
+
+def in_keras(network: nn.Module, composite, images: np.ndarray, classes: np.ndarray):
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential([
+        keras.Input((8, 8, 1)),
+        layers.Conv2D(16, 3, padding="same"), layers.BatchNormalization(epsilon=1e-5),
+        layers.ReLU(),
+        layers.Conv2D(32, 3, padding="same"), layers.BatchNormalization(epsilon=1e-5),
+        layers.ReLU(), layers.MaxPooling2D(2),
+        layers.Conv2D(32, 3, activation="relu"),
+        layers.Flatten(), layers.Dense(10),
+    ])  # fmt: skip
+    weights = []
+    for layer in network:
+        if isinstance(layer, nn.Conv2d):
+            weights += [channels_last(layer.weight), *numbers(layer.bias)]
+        elif isinstance(layer, nn.BatchNorm2d):
+            weights += numbers(layer.weight, layer.bias, layer.running_mean, layer.running_var)
+    model.set_weights([*weights, rows_last(network[-1]), *numbers(network[-1].bias)])
+    with xg.attach(model, composite):
+        out, pull = xg.vjp(lambda x: model(x, training=False), keras.ops.convert_to_tensor(images))
+        (heat,) = pull(keras.ops.one_hot(classes, 10, dtype=out.dtype))
+        return keras.ops.convert_to_numpy(heat)
+
+
+def in_flax(network: nn.Module, composite, images: np.ndarray, classes: np.ndarray):
+    import jax
+    from flax import linen
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            for channels in (16, 32):
+                x = linen.Conv(channels, (3, 3))(x)
+                x = linen.relu(linen.BatchNorm(use_running_average=True)(x))
+            x = linen.max_pool(x, (2, 2), (2, 2))
+            x = linen.relu(linen.Conv(32, (3, 3), padding="VALID")(x))
+            return linen.Dense(10)(x.reshape(len(x), -1))
+
+    params, statistics = {}, {}
+    for kind in (nn.Conv2d, nn.BatchNorm2d):
+        for i, layer in enumerate(each for each in network if isinstance(each, kind)):
+            weight, bias = numbers(layer.weight, layer.bias)
+            if kind is nn.Conv2d:
+                params[f"Conv_{i}"] = {"kernel": channels_last(layer.weight), "bias": bias}
+            else:
+                params[f"BatchNorm_{i}"] = {"scale": weight, "bias": bias}
+                mean, variance = numbers(layer.running_mean, layer.running_var)
+                statistics[f"BatchNorm_{i}"] = {"mean": mean, "var": variance}
+    (bias,) = numbers(network[-1].bias)
+    params["Dense_0"] = {"kernel": rows_last(network[-1]), "bias": bias}
+    variables = {"params": params, "batch_stats": statistics}
+    under = xg.override(lambda x: Network().apply(variables, x), composite)
+    chosen = np.arange(len(classes)), classes
+    return np.asarray(jax.grad(lambda x: under(x)[chosen].sum())(images))
 
 
 def on_ink(maps: torch.Tensor, images: torch.Tensor) -> float:
@@ -108,11 +183,20 @@ def main() -> None:
             if name == "epsilon gamma box":
                 print(attached)
         print(f"{name:<18} heat on ink {on_ink(maps[name], test):.3f}")
+    first = [int((known == digit).nonzero()[0]) for digit in SHOWN]
+    for framework, run in {"keras": in_keras, "flax": in_flax}.items():
+        if find_spec(framework) is None:
+            print(f"in {framework}: it is not installed")
+            continue
+        composite = COMPOSITES["epsilon gamma box"]
+        shown = test[first].permute(0, 2, 3, 1).numpy()
+        found = run(network, composite, shown, known[first].numpy())
+        own = maps["epsilon gamma box"][first].permute(0, 2, 3, 1).numpy()
+        difference = float(np.abs(found - own).max() / np.abs(own).max())
+        print(f"in {framework}: epsilon gamma box, largest difference {difference:.1e} of its top")
     same = torch.equal(heat_maps(network, test, known), plain)
     same &= all(torch.equal(value, kept[name]) for name, value in network.state_dict().items())
     print(f"taken off, the network is as it was: {same}")
-
-    first = [int((known == digit).nonzero()[0]) for digit in SHOWN]
     draw(options.out, test[first], {name: each[first] for name, each in maps.items()})
     print(f"drawn: {options.out}")
 

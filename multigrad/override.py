@@ -61,7 +61,7 @@ class Overridden:
         self._read = tuple(self._readings())
         self._captured: tuple[tuple[Function, ...], Function] | None = None
         functools.update_wrapper(self, function, updated=())
-        del self.__wrapped__  # whoever unwrapped it would lose the rules
+        vars(self).pop("__wrapped__")  # whoever unwrapped it would lose the rules
 
     def __repr__(self) -> str:
         return f"override({self.function!r}, {self.rules!r})"

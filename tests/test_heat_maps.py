@@ -217,3 +217,14 @@ ON: dict[str, Callable[[Any], Any]] = {"torch": on_torch, "keras": on_keras, "fl
 def test_the_heat_map_is_that_of_the_rules_layer_by_layer(framework: str, name: str) -> None:
     result, expected = ON[framework](COMPOSITES[name]), by_hand(name)
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.needs("jax")
+def test_weights_of_a_function_of_jax_may_be_numpys_arrays() -> None:
+    import jax
+
+    x, weight, bias = array(2, 3), array(3, 4), array(4)
+    under = xg.override(lambda x: x @ weight + bias, xg.composites.epsilon_plus())
+    result = jax.grad(lambda x: under(x).sum())(x)
+    out, pull = xg.vjp(lrp.epsilon().over("linear"), x, weight, bias)
+    np.testing.assert_allclose(result, pull(np.ones_like(out))[0], rtol=1e-4, atol=1e-5)

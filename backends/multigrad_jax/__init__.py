@@ -28,8 +28,8 @@ from . import (
     importer,
     isolate,
     loops,
+    models,
     ops,
-    override,
     random,
     vjp,
 )
@@ -88,9 +88,9 @@ backend = Backend(
         import_function=importer.import_function,
     ),
     models=Models(
-        override=override.override,
-        is_operation=override.is_operation,
-        leaves=override.leaves,
+        override=models.override,
+        is_operation=models.is_operation,
+        leaves=models.leaves,
     ),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,

@@ -16,17 +16,14 @@ from multigrad.functions.custom_gradient import name_of
 from multigrad.models.over import over
 
 from .override_jaxpr import Rewriting
-from .override_operations import find, is_operation
+from .override_operations import find
 from .override_relevance import composite_of, reads_layers, run
 from .override_state import is_object, objects_of, refuse_changed
 
-__all__ = ["is_operation", "leaves", "override"]
-
 Compute = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
-leaves = jax.tree_util.tree_leaves
 
 
-def override(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
+def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls."""
     if reads_layers(rules):
         composite = composite_of(rules)

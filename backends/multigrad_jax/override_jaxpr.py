@@ -161,7 +161,7 @@ class Rewriting:
             def call(*arguments: Tensor) -> list[Tensor]:
                 return self.run(held().jaxpr, held().consts, arguments)
 
-            held = ref(closed)
+            held: Any = ref(closed)
             call.__name__ = call.__qualname__ = params["name"]
             known = self._jitted[closed] = jax.jit(call, **jit_options(params))
         return known(*operands)

@@ -43,8 +43,7 @@ class Plan:
         kind: as `multigrad.attribution.kinds` names it.
         equation: the one that begins it.
         at: the position of the data among its operands.
-        steps: numbers for each channel that belong to the layer, each with the axis of the channels
-            in what they meet.
+        steps: what is done to each channel in the layer, with what holds the numbers.
         normalizing: the same of a batch normalization that follows.
         divisor: of a pooling.
     """
@@ -52,8 +51,8 @@ class Plan:
     kind: str
     equation: Any
     at: int = 0
-    steps: list[tuple[Any, int]] = field(default_factory=list)
-    normalizing: list[tuple[Any, int]] = field(default_factory=list)
+    steps: list[tuple[Any, Any]] = field(default_factory=list)
+    normalizing: list[tuple[Any, Any]] = field(default_factory=list)
     divisor: float | None = None
 
 
@@ -140,6 +139,7 @@ class Layers:
             for atom in equation.invars
             if not isinstance(atom, core.Literal)
         }
+        self.makers = {out: each for each in self.equations for out in each.outvars}
         self.taken: set[int] = set()
         self.plans: dict[int, Plan] = {}
         for i, equation in enumerate(self.equations):
@@ -203,7 +203,7 @@ class Layers:
     def _follow(self, plan: Plan, axis: int) -> None:
         """Find what is done to each channel of a product next."""
         (variable,) = plan.equation.outvars
-        places: list[tuple[int, Any, int]] = []
+        places: list[tuple[int, Any, Any]] = []
         while self.uses[variable] == 1 and variable in self.user:
             i = self.user[variable]
             equation = self.equations[i]
@@ -213,16 +213,17 @@ class Layers:
                     break
                 axis = moved
             elif self._is_of_channels(equation, variable, axis):
-                places.append((i, equation, axis))
+                other = equation.invars[1 - equation.invars.index(variable)]
+                places.append((i, equation, self.numbers_of(other, axis)))
             else:
                 break
             (variable,) = equation.outvars
         if places and places[0][1].primitive.name == "add":
-            i, equation, axis = places.pop(0)
-            plan.steps.append((equation, axis))
+            i, equation, held = places.pop(0)
+            plan.steps.append((equation, held))
             self.taken.add(i)
         if any(equation.primitive.name in ("mul", "div") for _, equation, _ in places):
-            plan.normalizing += [(equation, axis) for _, equation, axis in places]
+            plan.normalizing += [(equation, held) for _, equation, held in places]
             self.taken.update(i for i, _, _ in places)
 
     def _is_of_channels(self, equation: Any, variable: Any, axis: int) -> bool:
@@ -235,8 +236,23 @@ class Layers:
             return False
         if equation.primitive.name == "div" and at == 1:
             return False
-        shape = other.aval.shape
-        return not shape or all(n == 1 for i, n in enumerate(shape) if i != axis)
+        return self.numbers_of(other, axis) is not None
+
+    def numbers_of(self, atom: Any, axis: int) -> Any:
+        """Return what holds one number for each channel, or one for all, of which an operand is
+        made by repeating; None: its numbers differ along other axes too.
+        """
+        shape = atom.aval.shape
+        if not shape or all(n == 1 for i, n in enumerate(shape) if i != axis):
+            return atom
+        equation = self.makers.get(atom)
+        if equation is None or equation.primitive.name != "broadcast_in_dim":
+            return None
+        (inner,) = equation.invars
+        kept = list(map(int, equation.params["broadcast_dimensions"]))
+        if axis in kept:
+            return self.numbers_of(inner, kept.index(axis))
+        return inner if inner.aval.size == 1 else None
 
     def _pooling(self, equation: Any) -> Plan | None:
         """Return the pooling that a sum begins, where it is divided by a number next."""

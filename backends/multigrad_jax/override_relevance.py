@@ -160,14 +160,14 @@ class Relevance:
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
         """Return a product with all that is done to its channels, each with its rule."""
         merges = self.composite.canonize and bool(plan.normalizing) and rule is not None
-        normalizing = self.composite.rule("batch_normalization")
+        normalizing: Any = self.composite.rule("batch_normalization")
         axis = own_axis(plan)
-        held = list(operands)
+        given = list(operands)
         if rule is not None:
-            held[plan.at] = jax.lax.stop_gradient(operands[plan.at])
-        (out,) = bind(plan.equation, held)
-        for equation, _ in plan.steps:
-            out = self.step(equation, out, axis)
+            given[plan.at] = jax.lax.stop_gradient(operands[plan.at])
+        (out,) = bind(plan.equation, given)
+        for equation, held in plan.steps:
+            out = self.step(equation, held, out, axis)
         if rule is not None and not merges:
             out = self.over_product(rule, plan, operands, out)
         if not plan.normalizing:
@@ -175,26 +175,26 @@ class Relevance:
         x = out
         if normalizing is not None and not merges:
             out = jax.lax.stop_gradient(out)
-        for equation, _ in plan.normalizing:
-            out = self.step(equation, out, axis)
+        for equation, held in plan.normalizing:
+            out = self.step(equation, held, out, axis)
         if merges:
             return self.over_product(rule, plan, operands, out)
         return out if normalizing is None else over(normalizing)(x, out)
 
-    def step(self, equation: Any, out: Tensor, axis: int) -> Tensor:
+    def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
         """Return what is done to each channel, to an array with these on another axis."""
-        at, numbers = self.numbers(equation)
+        at, numbers = self.numbers(equation, held)
         if numbers.ndim:
             numbers = numbers.reshape([-1 if n == axis else 1 for n in range(out.ndim)])
         apply = OPERATORS[equation.primitive.name]
         return apply(out, numbers) if at == 0 else apply(numbers, out)
 
-    def numbers(self, equation: Any) -> tuple[int, Tensor]:
+    def numbers(self, equation: Any, held: Any) -> tuple[int, Tensor]:
         """Return the position of the data in an equation, and the numbers that it meets: one for
         each channel, or one.
         """
         at = next(i for i, atom in enumerate(equation.invars) if self.layers.is_data(atom))
-        numbers = jnp.asarray(self.read(equation.invars[1 - at]))
+        numbers = jnp.asarray(self.read(held))
         return at, numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(())
 
     def over_product(self, rule: Any, plan: Plan, operands: list[Tensor], out: Tensor) -> Tensor:
@@ -216,9 +216,9 @@ class Relevance:
         """Return the factor and the summand of each channel, None where there is none."""
         scale, shift = None, None
         merged = plan.normalizing if self.composite.canonize else []
-        for equation, _ in (*plan.steps, *merged):
+        for equation, held in (*plan.steps, *merged):
             name = equation.primitive.name
-            at, numbers = self.numbers(equation)
+            at, numbers = self.numbers(equation, held)
             if name == "add":
                 shift = numbers if shift is None else shift + numbers
             elif name == "sub":
@@ -274,7 +274,9 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
         RuleTypeError: it has no meaning there.
     """
     if callable(getattr(rule, "over", None)):
-        return rule.over(kind, **attributes)
+        function = rule.over(kind, **attributes)
+        # A model's weights may be NumPy's arrays.
+        return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
     plain = over(rule)
     return lambda *given: plain(given[0], given[-1])
 

@@ -21,7 +21,8 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager import context, execute
 from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
-from tensorflow.python.framework import func_graph, op_callbacks
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
 
 from multigrad.capture.interception import Interception
 from multigrad.errors import RuleValueError
@@ -80,8 +81,8 @@ class Acting:
             for meant, _ in self.by_cell.values():
                 stack.enter_context(target(cast("CellType", meant.cell)))
             if not THREAD.acting:
-                op_callbacks.add_op_callback(on_op)
-                stack.callback(op_callbacks.remove_op_callback, on_op)
+                add_op_callback(on_op)
+                stack.callback(remove_op_callback, on_op)
             THREAD.acting.append(self)
             stack.callback(THREAD.acting.pop)
             yield
@@ -298,7 +299,7 @@ def unchanged(graph: Any, acting: Acting) -> str | None:
             return op.type
     for inner in graph._functions.values():
         own = getattr(inner, "graph", None)
-        if isinstance(own, func_graph.FuncGraph):
+        if isinstance(own, FuncGraph):
             found = unchanged(own, acting)
             if found is not None:
                 return found

@@ -13,7 +13,7 @@ from multigrad.attribution.relevance import Relevance
 
 EXAMPLE = """```python
 composite = xg.composites.epsilon_gamma_box(low, high, canonize=True)
-with xg.attach(model, composite) as attached:   # printed, a table of what each layer got
+with xg.attach(model, composite) as attached:  # printed, a table of what each layer got
     x.requires_grad_()
     heat = torch.autograd.grad(model(x)[0, target], x)[0]
 ```"""
