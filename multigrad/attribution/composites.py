@@ -191,7 +191,8 @@ def epsilon_gamma_box(
     `EpsilonGammaBox` of zennit.
 
     Args:
-        low: the least value of the model's input: a number, or a tensor that broadcasts to it.
+        low: the least value of the model's input: a number, or a tensor as for
+            `xg.attribution.zbox`.
         high: the largest.
         epsilon: of the rule for linear layers.
         gamma: how much more positive weights count.

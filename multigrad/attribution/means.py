@@ -80,10 +80,10 @@ def integrated(
 
 
 def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
-    total = None
-    for point in points:
-        term = gradient(point)
-        total = term if total is None else total + term
+    terms = map(gradient, points)
+    total = next(terms)
+    for term in terms:
+        total = total + term
     return total * (1.0 / n)
 
 

@@ -95,7 +95,9 @@ def zbox(
     zennit.
 
     Args:
-        low: the least value of the input: a number, or a tensor that broadcasts to it.
+        low: the least value of the input: a number, or a tensor of the model's framework that
+            broadcasts to it, for a convolution with channels before lengths, (1, channels, 1, 1),
+            also where the framework has them last.
         high: the largest.
     """
     return make_rule(formulas.ZBOX, zero_params, low=low, high=high, stabilizer=stabilizer)
