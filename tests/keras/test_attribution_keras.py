@@ -72,7 +72,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "average": ("AveragePooling2D", {"pool_size": 2}, IMAGES),
     "average same": (
         "AveragePooling2D",
-        {"pool_size": 3, "strides": 2, "padding": "same"},
+        {"pool_size": (3, 2), "strides": 2, "padding": "same"},
         IMAGES,
     ),
     "global average": ("GlobalAveragePooling2D", {}, IMAGES),
@@ -96,6 +96,24 @@ def test_each_layer_is_read_as_it_computes(name: str) -> None:
     np.testing.assert_array_equal(same, y)
     scale = np.abs(x * expected).max()
     np.testing.assert_allclose(heat / scale, x * expected / scale, rtol=2e-5, atol=2e-6)
+
+
+def test_an_average_that_keras_pads_in_its_own_way_is_refused_there() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    pool = keras.layers.AveragePooling2D(2, strides=1, padding="same", name="it")
+    model = keras.Sequential([keras.Input((7, 6, 4)), pool])
+    _, expected = pull(model, IMAGES, lambda z: relevance(z) / z)
+    with xk.attach(model, {"it": lrp.norm(SMALL)}):
+        if keras.config.backend() == "torch":
+            with pytest.raises(RuleTypeError, match="repeats the last elements"):
+                model(IMAGES)
+            return
+        heat = pull(model, IMAGES, relevance)[1]
+    scale = np.abs(IMAGES * expected).max()
+    np.testing.assert_allclose(heat / scale, IMAGES * expected / scale, rtol=2e-5, atol=2e-6)
 
 
 def test_an_addition_of_several_is_shared_out() -> None:

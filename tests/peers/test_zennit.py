@@ -16,6 +16,7 @@ import zennit.composites as theirs
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models import resnet18
+from torchvision.models.resnet import BasicBlock
 from zennit import rules as their_rules
 from zennit.canonizers import SequentialMergeBatchNorm
 from zennit.torchvision import ResNetCanonizer
@@ -206,6 +207,18 @@ COMPOSITES = {
 }
 
 
+class EachCall(nn.Module):
+    """A relu that is called twice, as two modules: zennit 0.5.1 keeps one input for each module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relus, self.calls = nn.ModuleList([nn.ReLU(), nn.ReLU()]), 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return self.relus[self.calls % 2](x)
+
+
 def made(name: str) -> tuple[nn.Module, nn.Module]:
     """A model in double precision with weights and statistics of its own, and zennit's twin."""
     model = MODELS[name][0]().double().eval()
@@ -216,6 +229,15 @@ def made(name: str) -> tuple[nn.Module, nn.Module]:
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, std=0.3)
     twin = copy.deepcopy(model)
+    for module in list(twin.modules()):
+        if isinstance(module, BasicBlock):
+            module.relu = EachCall()
+        elif isinstance(module, nn.BatchNorm2d):
+            # zennit 0.5.1 counts eps a second time in what it has merged.
+            module.running_var += module.eps
+            module.eps = 0.0
+        elif isinstance(module, nn.ReLU):
+            module.inplace = False  # zennit 0.5.1 reads the input of a relu after it was written to
     return model, as_modules(twin) if isinstance(twin, Functional) else twin
 
 
