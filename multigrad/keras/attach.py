@@ -14,10 +14,11 @@ from ..attribution.composites import Composite
 from ..errors import RuleTypeError, RuleValueError
 from ..models.handle import Attachment, Row, named
 from ..models.over import over
-from ..models.selectors import Choice, OperationChoice, choose
+from ..models.selectors import Choice, Layer, OperationChoice, choose, match
 from .attached_layers import Attached, Changes, changes_of
 from .attached_operations import NAMES, find_operation, unwatch, watch
 from .attached_rules import is_layer_rule, make_layer_run, plan_composite
+from .layer_kinds import kind_of
 from .model_layers import list_layers
 from .steps import find_compiled, renew_steps
 
@@ -55,20 +56,36 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
             "xg.attach takes models of torch too"
         )
     layers = list_layers(model)
+    known = {id(each.layer) for each in layers}
     if isinstance(rules, Composite):
         runs, acting, rows = plan_composite(layers, rules)
+        selectors = None
     else:
         choices, operations = choose(rules, layers, find_operation, NAMES)
         runs = {id(each.layer.layer): run_of(each) for each in choices}
         acting, rows = rules_of(operations), list_rows(choices, operations)
-    handle = Attached(model, acting, is_seen=isinstance(rules, Composite))
+        selectors = list({id(each.selector): each.selector for each in choices}.values())
+    is_built = all(getattr(each.layer, "built", True) for each in layers)
+
+    def find_late() -> list[str]:
+        late = [each for each in list_layers(model) if id(each.layer) not in known]
+        return [each.names[0] for each in late if selects(selectors, each)]
+
+    handle = Attached(model, acting, None if is_built else find_late)
+    if selectors is None:
+        # A composite's rules are for operations that may be called.
+        handle.called.update(dict.fromkeys(acting, True))
     parts = [changes_of(each.layer) for each in layers]
     refuse_twice(handle, runs, parts)
     for part in parts:
         if id(part.layer) in runs:
             part.run = runs[id(part.layer)]
             part.owner = handle
-    changed = parts if acting else [part for part in parts if part.owner is handle]
+    changed = [
+        part
+        for part in parts
+        if acting or part.owner is handle or (part.layer is model and not is_built)
+    ]
     if acting:
         watch()
     put(changed, handle)
@@ -80,6 +97,13 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
             unwatch()
 
     return Attachment(rows, undo)
+
+
+def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
+    """Return whether a layer is meant; by a composite, whether it is of a kind."""
+    if selectors is None:
+        return kind_of(layer.layer) is not None
+    return any(match(selector, [layer]) for selector in selectors)
 
 
 def run_of(choice: Choice) -> Any:

@@ -21,7 +21,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..errors import RuleTypeError, RuleValueError
 from ..models.over import over
-from .attached_operations import CURRENT, Scope, is_float
+from .attached_operations import CURRENT, NAMES, Scope, is_float
 from .base import list_leaves
 from .steps import keeping_weights
 from .tracing import HOST, in_symbolic_scope
@@ -39,13 +39,15 @@ class Attached:
     Attributes:
         model: the model.
         operations: a rule by an operation's name.
+        misses: names the layers made since that it should have changed; None: none can be.
         called: the operations that were called, as keys.
-        is_seen: whether all of its operations were called.
+        is_seen: whether a call of the model has come to all that is meant.
         superseded: whether it was taken off, so that what was traced with it is stale.
     """
 
     model: Any
     operations: dict[str, Any]
+    misses: Callable[[], list[str]] | None = None
     called: dict[str, bool] = field(default_factory=dict)
     is_seen: bool = False
     superseded: bool = False
@@ -87,12 +89,13 @@ class Changes:
                 outputs = self.run(original, args, kwargs)
         finally:
             CURRENT.scope = before
-        if self.scope is not None and not symbolic:
-            if WITH_LOGITS & self.scope.rules.keys():
-                forget_logits(outputs)
-            for handle in self.handles:
-                if handle.model is self.layer and not handle.is_seen:
-                    check_called(handle)
+        if symbolic:
+            return outputs
+        if self.scope is not None and WITH_LOGITS & self.scope.rules.keys():
+            forget_logits(outputs)
+        for handle in self.handles:
+            if handle.model is self.layer and not handle.is_seen:
+                check_seen(handle)
         return outputs
 
     def renew(self) -> None:
@@ -155,19 +158,26 @@ def forget_logits(outputs: Any) -> None:
             del leaf._keras_logits
 
 
-def check_called(handle: Attached) -> None:
-    """Refuse a model that calls none of an operation, once it was called.
+def check_seen(handle: Attached) -> None:
+    """Refuse a model that calls none of an operation, or has made layers that are meant, once it
+    was called.
 
     Raises:
-        RuleValueError: it does not.
+        RuleValueError: it does, or has.
     """
     missing = [name for name in handle.operations if name not in handle.called]
     if missing:
-        called = ", ".join(sorted(handle.called)) or "none"
+        called = ", ".join(sorted(handle.called.keys() & {*NAMES.values()})) or "none"
         raise RuleValueError(
             f"a call of model {handle.model.name!r} never came to operation {missing[0]!r} "
             f"(operations called: {called}). What a layer computes by functions of "
             f"{keras.config.backend()} itself is not seen: select that layer"
+        )
+    late = [] if handle.misses is None else handle.misses()
+    if late:
+        raise RuleValueError(
+            f"model {handle.model.name!r} made layer {late[0]!r} only when it was called, after "
+            "the rules were attached: build it, or call it once, before"
         )
     handle.is_seen = True
 

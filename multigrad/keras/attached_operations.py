@@ -59,15 +59,11 @@ FUNCTIONS: dict[Call, str] = {
     if inspect.isfunction(function)
 }
 NOT_ACTIVATIONS = ("deserialize", "get", "linear", "serialize")
+# The names that select an operation, with that by which it is known.
 NAMES: dict[str, str] = {
-    **{name: SAME.get(name, name) for name in vars(keras.activations)},
-    **{name: name for name in ELEMENTWISE.split()},
-    **SAME,
-}
-NAMES = {
-    name: known
-    for name, known in NAMES.items()
-    if name not in NOT_ACTIVATIONS and known in FUNCTIONS.values()
+    name: SAME.get(name, name)
+    for name in (*vars(keras.activations), *ELEMENTWISE.split(), *SAME)
+    if name not in NOT_ACTIVATIONS and SAME.get(name, name) in FUNCTIONS.values()
 }
 OTHERS = ("jax", "tensorflow", "torch")
 

@@ -57,7 +57,7 @@ def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
     if not is_layer_rule(rule):
         return make_run(layer, rule)
     kind = "addition" if is_addition_in_code(layer) else kind_of(layer)
-    if kind not in READERS or getattr(layer, "quantization_mode", None) is not None:
+    if kind is None or kind not in READERS or getattr(layer, "quantization_mode", None) is not None:
         reason = "is quantized" if kind in READERS else "is of no kind that such rules are for"
         raise RuleTypeError(
             f"rule {named(rule)!r} reads what layers hold, and layer {layer.name!r} "

@@ -23,6 +23,7 @@ from keras.src.ops.numpy import Add as AddOperation
 
 from ..errors import RuleTypeError
 from .attached_operations import FUNCTIONS, NAMES
+from .tracing import BACKEND
 
 Tensor = Any
 layers = keras.layers
@@ -209,13 +210,16 @@ def read_average(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
     else:
         sizes, strides = (spread(n, len(lengths)) for n in (layer.pool_size, layer.strides))
         padding, shape = pad(layer, lengths, strides, [n - 1 for n in sizes]), None
+        if BACKEND == "torch" and any(before != after for before, after in padding):
+            # `_apply_same_padding` of Keras (3.15) on torch
+            raise refuse(layer, "Keras on torch repeats the last elements where it pads at one end")
     attributes = {
         "sizes": sizes,
         "strides": strides,
         "padding": padding,
         "counts_padding": False,
     }
-    return Read(kind, inputs, (), attributes, order, shape)
+    return Read(kind, inputs, attributes=attributes, order=order, shape=shape)
 
 
 def read_addition(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:

@@ -33,9 +33,9 @@ def over(rule: str | Rule | Callable[..., Any]) -> Function:
             forward changes the shape and the rule works element by element.
     """
     found = resolve(rule)
-    found.bound_rule()  # a param that is missing is said here
     known = _over.get(found)
     if known is None:
+        found.bound_rule()  # a param that is missing is said here
         held = weakref.ref(found)
 
         def forward(tin: Tensor, out: Tensor) -> Any:

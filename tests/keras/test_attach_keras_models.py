@@ -305,6 +305,36 @@ def test_an_operation_that_is_never_called_is_an_error_that_lists_those_that_are
     fit(model)  # with all of its weights
 
 
+def test_layers_that_a_model_makes_later_are_not_missed() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    class Late(keras.layers.Layer):
+        def build(self, input_shape: Any) -> None:
+            self.inner = keras.layers.ReLU(name="inner")
+
+        def call(self, inputs: Any) -> Any:
+            return self.inner(inputs)
+
+    model = keras.Sequential([keras.layers.ReLU(name="first"), Late()])
+    with (
+        xk.attach(model, {keras.layers.ReLU: RULE}),
+        pytest.raises(RuleValueError, match=r"made layer .*inner.* only when it was called"),
+    ):
+        model(X)
+    with xk.attach(model, {keras.layers.ReLU: RULE}) as handle:
+        model(X)
+        assert len(handle) == 2
+    other = keras.Sequential([keras.layers.ReLU(name="first"), Late()])
+    with xk.attach(other, {"first": RULE}):
+        other(X)
+    third = keras.Sequential([Late()])
+    with xk.attach(third, {"relu": NONE}):
+        y, pull = xg.vjp(third, keras.ops.convert_to_tensor(X))
+        assert np.abs(keras.ops.convert_to_numpy(pull(y)[0])).max() == 0
+
+
 def test_a_kernel_that_hides_an_operation_is_refused() -> None:
     import keras
 
