@@ -146,7 +146,9 @@ class _Parametrized(nn.Module):
         parametrize.register_parametrization(self, "weight", nn.Identity())
 
 
-copy_parametrized = vars(type(_Parametrized()))["__deepcopy__"]  # torch's, which it defines inside
+copy_parametrized: Any = vars(type(_Parametrized()))[
+    "__deepcopy__"
+]  # torch's, which it defines inside
 
 
 def _make(like: type, base: type, names: dict[str, Any]) -> type:
@@ -256,7 +258,7 @@ def _replaced(value: Any, cls: type, by: type) -> Any:
 
 def __deepcopy__(self: Any, memo: Any) -> Any:
     original = original_class(self)
-    own = getattr(original, "__deepcopy__", None)
+    own: Any = getattr(original, "__deepcopy__", None)
     if own is None and is_parametrized(type(self)):
         own = copy_parametrized
     if own is not None:
