@@ -146,9 +146,8 @@ class _Parametrized(nn.Module):
         parametrize.register_parametrization(self, "weight", nn.Identity())
 
 
-copy_parametrized: Any = vars(type(_Parametrized()))[
-    "__deepcopy__"
-]  # torch's, which it defines inside
+# Torch's own, which it defines inside of a function.
+copy_parametrized: Any = vars(type(_Parametrized()))["__deepcopy__"]
 
 
 def _make(like: type, base: type, names: dict[str, Any]) -> type:
@@ -243,7 +242,7 @@ def set_class(self: Any, cls: type) -> None:
 
 
 def __reduce_ex__(self: Any, protocol: Any) -> Any:
-    original = original_class(self)
+    original: Any = original_class(self)
     return _replaced(original.__reduce_ex__(self, protocol), type(self), original)
 
 
