@@ -55,6 +55,22 @@ def test_compiled_code_follows_attach_and_detach(selector: str) -> None:
     torch.testing.assert_close(gradient(after), own)
 
 
+class Activations(nn.Module):
+    """Functions that Dynamo does not ask modes about by itself."""
+
+    def forward(self, x: Any) -> Any:
+        return F.hardswish(F.tanh(F.hardtanh_(2.0 * x))) + F.relu_(x * 1.0) ** 2
+
+
+@pytest.mark.parametrize("operation", ["hardswish", "tanh", "hardtanh", "relu", "pow"])
+def test_compiled_code_misses_no_function_of_an_operation(operation: str) -> None:
+    torch.compiler.reset()
+    model = Activations()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with xg.attach(model, {operation: READS_TIN}):
+        torch.testing.assert_close(gradient(compiled), gradient(model))
+
+
 def test_compiled_code_says_that_an_operation_was_not_called() -> None:
     torch.compiler.reset()
     net = make_net()

@@ -65,7 +65,8 @@ class LayerActing(OnLayer):
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not args and first in kwargs:
                 args = (kwargs.pop(first),)
-            x, *rest = args or (None,)
+            given: tuple[Any, ...] = args or (None,)
+            x, *rest = given
             self.check(module, x, (rest, kwargs))
 
             def call(given: Tensor) -> Any:

@@ -15,7 +15,13 @@ from multigrad.errors import RuleValueError, suggest
 
 from .hooks import RunAgain, hooked_regions, may_run_again, note_regions, reentrant_regions
 from .layer_rules import OWN, CallRule
-from .operations import functions_calling, known_functions, name_operation, see_through
+from .operations import (
+    functions_calling,
+    known_functions,
+    let_dynamo_dispatch,
+    name_operation,
+    see_through,
+)
 from .rule_over import (
     is_compiling,
     stack_length,
@@ -76,6 +82,10 @@ class OperationMode(TorchFunctionMode):
         self.key = f"operations_{next(_keys)}"
         MODES[self.key] = self
         self.table = self._tabulate()
+        by_name = [Known(name, writes=writes) for name in self.rules for writes in (False, True)]
+        self.rows = {str(i): row for i, row in enumerate({*self.table.values(), *by_name})}
+        self.row_names = {row: key for key, row in self.rows.items()}
+        let_dynamo_dispatch(self.table)
 
     def _tabulate(self) -> dict[Any, Known]:
         """Return what is known of the functions that compute an operation with a rule, or call one
@@ -101,11 +111,13 @@ class OperationMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = self.table.get(func)
+        known = None
+        if not is_compiling():
+            known = self.table.get(func)
+        elif row := note_seen(self.key, func):  # functions are no keys: Dynamo makes some anew
+            known = self.rows[row]
         if known is None:
-            if is_compiling():
-                note_seen(self.key, func)
-            elif self.seen is not None:
+            if self.seen is not None and not is_compiling():
                 self.seen.add(name_operation(func))
             if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot read that
                 func = torch.unflatten
@@ -185,12 +197,15 @@ def note_hit(key: str, name: str) -> bool:
 
 
 @torch.compiler.assume_constant_result
-def note_seen(key: str, function: Any) -> bool:
-    """Note an operation in code that is traced."""
-    seen = MODES[key].seen
-    if seen is not None:
-        seen.add(name_operation(function))
-    return True
+def note_seen(key: str, function: Any) -> str:
+    """Note an operation in code that is traced; return which row of the mode is for it, if any."""
+    mode, name = MODES[key], name_operation(function)
+    known = mode.table.get(function)
+    if known is None and name in mode.rules:
+        known = Known(name, writes=know(name, function).writes)
+    if known is None and mode.seen is not None:
+        mode.seen.add(name)
+    return "" if known is None else mode.row_names[known]
 
 
 @torch.compiler.assume_constant_result

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._dynamo.variables.torch import get_overridable_functions
 
 Function = Callable[..., Any]
 
@@ -22,7 +24,8 @@ SAME = {
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
     "swapaxes": "transpose", "swapdims": "transpose", "row_stack": "vstack", "getitem": "getitem",
     "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "floordiv": "floor_divide",
-    "mod": "remainder", "moveaxis": "movedim", "max_pool1d_with_indices": "max_pool1d",
+    "mod": "remainder", "log_sigmoid": "logsigmoid", "moveaxis": "movedim",
+    "max_pool1d_with_indices": "max_pool1d",
     "max_pool2d_with_indices": "max_pool2d", "max_pool3d_with_indices": "max_pool3d",
     "adaptive_max_pool1d_with_indices": "adaptive_max_pool1d",
     "adaptive_max_pool2d_with_indices": "adaptive_max_pool2d",
@@ -74,12 +77,28 @@ def operation_names() -> frozenset[str]:
 @functools.cache
 def known_functions() -> dict[Any, str]:
     """Return the operations by torch's functions and methods."""
-    return {
+    found = {
         value: name_operation(value)
         for home in HOMES
         for name in dir(home)
         if is_public(name) and isinstance(value := getattr(home, name, None), CALLABLES)
     }
+    operators = {
+        value: name_operator(name)
+        for name, value in vars(operator).items()
+        if isinstance(value, types.BuiltinFunctionType)
+    }
+    return (
+        found
+        | {abs: "abs", pow: "pow"}
+        | {value: name for value, name in operators.items() if name}
+    )
+
+
+def name_operator(name: str) -> str | None:
+    """Return the operation of a function of the module `operator`, None where torch has none."""
+    found = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
+    return found if found in operation_names() else None
 
 
 def is_public(name: str) -> bool:
@@ -93,9 +112,6 @@ def find_operation(selector: Any) -> str | None:
         return selector if selector in operation_names() else None
     if isinstance(selector, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return name_operation(selector)
-    if getattr(selector, "__module__", "") == "_operator":
-        name = name_operation(types.SimpleNamespace(__name__=f"__{selector.__name__}__"))
-        return name if name in operation_names() else None
     try:
         name = known_functions().get(selector)
     except TypeError:  # no hash
@@ -128,6 +144,13 @@ def see_through(function: types.FunctionType) -> Function:
     return seen
 
 
+def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
+    """Let Dynamo ask modes about functions: it asks about those alone that torch lists as such that
+    can be overridden (torch 2.13), and hardswish, tanh or relu_ are not among them.
+    """
+    get_overridable_functions().update(functions)
+
+
 def functions_calling(operations: set[str]) -> Iterator[types.FunctionType]:
     """Yield the functions of torch's Python code that call one of some operations inside."""
     for function, names in _callees().items():
@@ -146,7 +169,7 @@ def _callees() -> dict[types.FunctionType, set[str]]:
         for value in vars(home).values()
         if isinstance(value, types.FunctionType)
         and value.__module__ == home.__name__
-        and not set(HAS).isdisjoint(value.__code__.co_names)
+        and not value.__name__.startswith("_")
     }
     helpers = {
         value.__name__: {SAME.get(n.rstrip("_"), n.rstrip("_")) for n in value.__code__.co_names}

@@ -146,7 +146,8 @@ class _Parametrized(nn.Module):
         parametrize.register_parametrization(self, "weight", nn.Identity())
 
 
-copy_parametrized = vars(type(_Parametrized()))["__deepcopy__"]  # torch's, which it defines inside
+# Torch's own, which it defines inside of a function.
+copy_parametrized: Any = vars(type(_Parametrized()))["__deepcopy__"]
 
 
 def _make(like: type, base: type, names: dict[str, Any]) -> type:
@@ -241,7 +242,7 @@ def set_class(self: Any, cls: type) -> None:
 
 
 def __reduce_ex__(self: Any, protocol: Any) -> Any:
-    original = original_class(self)
+    original: Any = original_class(self)
     return _replaced(original.__reduce_ex__(self, protocol), type(self), original)
 
 
@@ -256,7 +257,7 @@ def _replaced(value: Any, cls: type, by: type) -> Any:
 
 def __deepcopy__(self: Any, memo: Any) -> Any:
     original = original_class(self)
-    own = getattr(original, "__deepcopy__", None)
+    own: Any = getattr(original, "__deepcopy__", None)
     if own is None and is_parametrized(type(self)):
         own = copy_parametrized
     if own is not None:
