@@ -118,7 +118,7 @@ def test_the_result_is_mapped_rematerialized_and_scanned() -> None:
 
 
 @pytest.mark.parametrize(
-    "selector", ["sign", jnp.sign, jax.lax.sign, jax.lax.sign_p, ("sign", "sign")], ids=str
+    "selector", ["sign", jnp.sign, jax.lax.sign, jax.lax.sign_p, ("sign", "sign")]
 )
 def test_a_function_that_jax_inlines_is_found_by_its_primitive(selector: Any) -> None:
     overridden = xg.override(lambda x: jnp.sign(x).sum(), {selector: "tenfold"})
@@ -226,7 +226,7 @@ INLINED = {
 }
 
 
-@pytest.mark.parametrize("selector", INLINED, ids=str)
+@pytest.mark.parametrize("selector", INLINED)
 def test_a_function_that_jax_inlines_is_found_by_its_parts(selector: Any) -> None:
     function = INLINED[selector]
     overridden = xg.override(lambda x: function(x).sum(), {selector: "tenfold"})
@@ -249,7 +249,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("selector", REFUSED, ids=str)
+@pytest.mark.parametrize("selector", REFUSED)
 def test_what_cannot_be_changed_is_refused_with_its_reason(selector: Any) -> None:
     function, words = REFUSED[selector]
     with pytest.raises(RuleValueError, match=words):

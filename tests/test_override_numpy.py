@@ -89,7 +89,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("selector", REFUSED, ids=str)
+@pytest.mark.parametrize("selector", REFUSED)
 def test_what_cannot_be_changed_is_refused_with_its_reason(selector: Any) -> None:
     function, words = REFUSED[selector]
     with pytest.raises(RuleValueError, match=words):

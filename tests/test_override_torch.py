@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("selector", ["relu", F.relu], ids=str)
+@pytest.mark.parametrize("selector", ["relu", F.relu])
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_of_the_operation_has_the_rule(call: str, selector: Any) -> None:
     overridden = xg.override(CALLS[call], {selector: "tenfold"})

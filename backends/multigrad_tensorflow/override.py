@@ -9,6 +9,7 @@ that is meant.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ from multigrad.ground.threads import make_lock
 from multigrad.models.over import over
 
 from .override_operations import Meant, find, is_operation, refuse_unmet
+from .regions import FIRST, may_be_recomputed
 
 __all__ = ["is_operation", "override"]
 
@@ -120,6 +122,7 @@ def on_op(
         if row is None or len(outputs) != 1 or not has_input(inputs, outputs[0]):
             continue
         acting.met.add(row[0])
+        refuse_recomputed(acting, type_)
         with busy():
             again = partial(make_again, graph, type_, attrs, outputs[0].dtype)
             result = on_result(row, inputs, outputs[0], again)
@@ -155,6 +158,23 @@ def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tens
     if execute.must_record_gradient():
         execute.record_gradient(type_, inputs, attrs, results)
     return results[0]
+
+
+def refuse_recomputed(acting: Acting, operation: str) -> None:
+    """Refuse an operation that will run again in backward, where no override acts any more.
+
+    Raises:
+        RuleValueError: it is called within `tf.recompute_grad`.
+    """
+    caller = sys._getframe() if may_be_recomputed() else None
+    while caller is not None and caller.f_code is not CALL:
+        if caller.f_code is FIRST:
+            raise RuleValueError(
+                f"function {acting.name!r} calls operation {operation!r} within tf.recompute_grad, "
+                "which runs it again in backward, where the rule would not act. Write "
+                "tf.recompute_grad(xg.override(f, rules)) of the function inside"
+            )
+        caller = caller.f_back
 
 
 @contextmanager
@@ -249,6 +269,7 @@ def _call(
     if at is None or not given[at].dtype.is_floating:
         return function(*args, **kwargs)
     acting.met.add(meant)
+    refuse_recomputed(acting, meant.name)
     with busy():
         tin = tf.convert_to_tensor(given[at])
         given[at] = tf.stop_gradient(tin)
@@ -327,9 +348,17 @@ def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable
         status = ag_ctx.control_status_ctx()
         if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would do where it is called
             called = tf.__internal__.autograph.tf_convert(function, status)
-        with acting.on():
-            outputs = called(*args, **kwargs)
-        acting.check()
-        return outputs
+        return call_within(acting, called, args, kwargs)
 
     return overridden
+
+
+def call_within(acting: Acting, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function with rules on what it calls."""
+    with acting.on():
+        outputs = function(*args, **kwargs)
+    acting.check()
+    return outputs
+
+
+CALL = call_within.__code__
