@@ -231,3 +231,40 @@ def test_torch_fx_and_scripts_do_not_leave_the_rules_out_in_silence() -> None:
     with xg.attach(traced, {"relu": GUIDES}):
         torch.testing.assert_close(gradient(traced), ruled)
     assert torch.equal(gradient(traced), own)
+
+
+def test_an_operation_has_one_rule_in_a_model_until_that_is_detached() -> None:
+    net = make_net()
+    with xg.attach(net, {"relu": GUIDES}) as first:
+        with pytest.raises(xg.RuleError, match=r"'relu' has a rule in this .* detach that first"):
+            xg.attach(net, {F.relu: DOUBLES, "tanh": DOUBLES})
+        first.detach()
+        with xg.attach(net, {F.relu: DOUBLES}):
+            gradient(net)
+
+
+def test_a_model_of_torch_s_layers_alone_says_what_it_calls() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    message = pytest.raises(xg.RuleError, match="operations called: linear")
+    with xg.attach(model, {"relu": GUIDES}), message:
+        model(X)
+
+
+class Counted(torch.Tensor):
+    """A tensor whose class sees the calls that it takes part in, as quantized weights do."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Counted.calls += func is F.linear
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_layers_without_the_operation_still_ask_the_class_of_their_weights() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model[0].weight = nn.Parameter(model[0].weight.detach().as_subclass(Counted))
+    with xg.attach(model, {"relu": GUIDES}):
+        for turn in range(1, 4):
+            gradient(model, X)
+            assert Counted.calls == turn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -127,7 +128,7 @@ def plan_operations(
     """Return what sees the operations of which modules.
 
     Raises:
-        RuleValueError: an operation has two rules.
+        RuleValueError: an operation has two rules, or one already.
         RuleTypeError: a module has code that is no Python.
     """
     if not operations:
@@ -143,6 +144,7 @@ def plan_operations(
             )
     for layer in layers:
         refuse_scripted(layer.names[0], layer.layer)
+    refuse_second_operation(model, chosen)
     mode = OperationMode(
         {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
     )
@@ -155,6 +157,21 @@ def plan_operations(
             plan.append((quiet, layer.layer, layer.names[0]))
     root = RootActing(mode)
     return [*plan, (root, model, "")]
+
+
+def refuse_second_operation(model: nn.Module, chosen: Collection[str]) -> None:
+    """Refuse operations that have rules in the same model; those of a model inside of it win there.
+
+    Raises:
+        RuleValueError: one has.
+    """
+    for other in acting_on(model):
+        if isinstance(other, RootActing):
+            for name in other.mode.hits.keys() & chosen:
+                raise RuleValueError(
+                    f"operation {name!r} has a rule in this {original_class(model).__name__} "
+                    "already: detach that first"
+                )
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:

@@ -13,6 +13,9 @@ from .operations import functions_calling
 from .rule_over import is_compiling, stack_length
 from .swapped_classes import Acting, Method, is_parametrized, original_class
 
+pop_mode = torch._C._pop_torch_function_stack
+push_mode = torch._C._push_on_torch_function_stack
+
 
 class OperationsActing(Acting):
     """Methods of modules run within a mode."""
@@ -55,8 +58,11 @@ class QuietActing(Acting):
             listens = is_compiling() or mode.seen is not None
             if listens or stack_length() != 1 or stack_at(0) is not mode:
                 return method(*args, **kwargs)
-            with torch._C.DisableTorchFunction():
+            pop_mode()  # that one alone: a tensor of a class of its own is still seen by its class
+            try:
                 return method(*args, **kwargs)
+            finally:
+                push_mode(mode)
 
         return forward
 
@@ -77,7 +83,11 @@ class RootActing(Acting):
         @functools.wraps(method)
         def forward(*args: Any, **kwargs: Any) -> Any:
             is_inner = is_entered(mode)
-            output = method(*args, **kwargs)
+            if is_inner or mode.seen is None or is_compiling():
+                output = method(*args, **kwargs)
+            else:
+                with mode:
+                    output = method(*args, **kwargs)
             if not is_inner:
                 message = ""
                 if is_compiling():
