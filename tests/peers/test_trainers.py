@@ -55,11 +55,11 @@ def test_a_network_without_gradients_learns_once_rules_are_on_it(name: str, tmp_
     assert accuracy > 0.85
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+@pytest.mark.parametrize("keras_backend", ["torch", "jax", "tensorflow"])
 def test_keras_fits_a_network_without_gradients_and_keeps_its_weights(
-    backend: str, tmp_path: Path
+    keras_backend: str, tmp_path: Path
 ) -> None:
-    output = run_example("keras_fit.py", tmp_path, KERAS_BACKEND=backend)
+    output = run_example("keras_fit.py", tmp_path, KERAS_BACKEND=keras_backend)
     (_, still), (accuracy, moved) = read_rows(output)
     assert still == 0.0 < moved
     assert accuracy > 0.85
