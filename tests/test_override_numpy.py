@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,10 @@ import pytest
 import multigrad as xg
 from multigrad.errors import RuleValueError
 
+from .harness.overridden import tenfold  # noqa: F401
+
 X = np.array([-1.0, 0.5, 2.0])
 WEIGHTS = np.array([1.0, 2.0, 3.0])
-
-
-@pytest.fixture(autouse=True)
-def tenfold() -> Iterator[None]:
-    """Register a rule that no operation here has for its gradient."""
-
-    @xg.register("tenfold")
-    def tenfold(ctx, grad_out, tin):
-        return 10 * grad_out * (tin > 0)
-
-    yield
-    xg.unregister("tenfold")
 
 
 def helper(x):
