@@ -17,7 +17,7 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
-LIBRARY = xg.rules()
+LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")]
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)
 G = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 
