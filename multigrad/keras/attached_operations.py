@@ -25,6 +25,7 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
+from ..ground.threads import make_lock
 from ..models.over import over
 from .tracing import in_symbolic_scope
 
@@ -198,7 +199,7 @@ def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 # --- Keras's modules ------------------------------------------------------------------------------
-LOCK = threading.Lock()
+LOCK = make_lock()
 ORIGINALS: list[tuple[Any, str, Any]] = []
 handles = 0
 

@@ -23,8 +23,7 @@ def linear_derivative(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
 def straight_through(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """grad_out, unchanged.
 
-    Source: the straight-through estimator of Bengio et al., 2013 (arXiv 1308.3432); `Pass` of
-    zennit.
+    Source: the straight-through estimator of Bengio et al., 2013 (arXiv 1308.3432).
     """
     return grad_out
 
