@@ -198,8 +198,8 @@ def make_run(layer: Any, rule: Any) -> Call:
         if args and args[0] is x:
             out = original(held, *args[1:], **kwargs)
         else:
-            args, kwargs = keras.tree.map_structure(hold, (args, kwargs), none_is_leaf=True)
-            out = original(*args, **kwargs)
+            given: Any = keras.tree.map_structure(hold, (args, kwargs), none_is_leaf=True)
+            out = original(*given[0], **given[1])
         if not keras.ops.is_tensor(out):
             raise RuleTypeError(
                 f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "

@@ -80,8 +80,8 @@ def make_reading(layer: Any, kind: str, rule: Any) -> Call:
         def hold(leaf: Any) -> Any:
             return held.get(id(leaf), leaf)
 
-        args, kwargs = keras.tree.map_structure(hold, (args, kwargs))
-        out = original(*args, **kwargs)
+        given: Any = keras.tree.map_structure(hold, (args, kwargs))
+        out = original(*given[0], **given[1])
         return read_layer(layer, kind, inputs).under(rule, out)
 
     return run
