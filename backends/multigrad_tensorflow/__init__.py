@@ -32,6 +32,7 @@ from . import (
     override,
     random,
     regions,
+    retrace,
     vjp,
 )
 
@@ -76,6 +77,7 @@ backend = Backend(
         on_enter=compile.on_enter,
         on_read=compile.on_read,
         on_depend=compile.on_depend,
+        forget_traces=retrace.forget_traces,
         on_call=regions.on_call,
         on_draw=regions.on_draw,
     ),

@@ -7,7 +7,7 @@ what is called, so that no call looks them up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -234,6 +234,10 @@ class Compiler:
     on_replace: Callable[[], None] | None = None
     """A layer holds something else: nothing may be used again that was compiled before and
     `on_read` does not guard."""
+
+    forget_traces: Callable[[Iterable[Tensor]], None] | None = None
+    """(variables): a model that holds these has other rules, and code that was compiled with it,
+    where neither its guards nor `on_replace` tell, is compiled anew."""
 
     on_call: Callable[[], AbstractContextManager[Any]] | None = None
     """A Function is called that reads the rule in force: where a region runs again, that of its

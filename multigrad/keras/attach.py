@@ -21,6 +21,7 @@ from .attached_rules import is_layer_rule, make_layer_run, plan_composite
 from .layer_kinds import kind_of
 from .model_layers import list_layers
 from .steps import find_compiled, renew_steps
+from .tracing import HOST
 
 
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
@@ -139,6 +140,8 @@ def take(parts: Sequence[Changes], handle: Attached) -> None:
 def renew(parts: Sequence[Changes], handle: Attached) -> None:
     """Let all be compiled anew in which these layers were compiled."""
     renew_steps(find_compiled([handle.model, *(part.layer for part in parts)]))
+    if HOST.compiler.forget_traces is not None:
+        HOST.compiler.forget_traces([each.value for each in getattr(handle.model, "variables", ())])
 
 
 def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
