@@ -32,6 +32,8 @@ from .steps import fetch_state
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any
+# Keras's own property, as a function: Dynamo (torch 2.13) reads none through `super()`.
+all_weights: Any = keras.layers.Layer.weights.fget
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
@@ -157,8 +159,11 @@ class Activation(HoldingLayer):
         """The layer's weights. Its rule's numbers are state, as a generator's: among `variables`,
         and not among these, so that a list of weights of the same model without a rule fits.
         """
-        numbers = {id(variable) for variable in self._params.variables.values()}
-        return [weight for weight in super().weights if id(weight) not in numbers]
+        numbers = list(self._params.variables.values())
+        found = all_weights(self)
+        if not numbers:
+            return found
+        return [weight for weight in found if not any(weight is number for number in numbers)]
 
     def _is_same_code(self, then: BoundRule) -> bool:
         """Return whether a rule differs from the own one in its Variables' values only."""
