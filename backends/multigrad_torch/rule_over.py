@@ -12,10 +12,9 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.errors import GradientError, RuleValueError
-from multigrad.functions.function import Function
 from multigrad.in_force.activation import Activation
 from multigrad.models.handle import named
-from multigrad.models.over import over
+from multigrad.models.over import RuleOver
 from multigrad.rulebook.rule import resolve
 
 from .hooks import top_hooks
@@ -54,7 +53,7 @@ class PlainRule:
     def __init__(self, rule: Any) -> None:
         self.rule = resolve(rule)
         self.name = named(rule)
-        self.over: Function = over(rule)  # a wrong rule or param is said here
+        self.over = RuleOver(rule)  # a wrong rule or param is said here
         self.activations = {
             name: Activation(forward, rule) for name, (forward, _) in ACTIVATIONS.items()
         }
@@ -105,7 +104,8 @@ class PlainRule:
                 )
             if out.shape != x.shape:
                 self._check_shape(x, out, where)
-        return self.over(x, out).clone()  # what a Function returns of its input is a view of it
+        # What a Function returns of its input is a view of it.
+        return self.over.now()(x, out).clone()
 
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]

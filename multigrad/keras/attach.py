@@ -75,7 +75,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     handle = Attached(model, acting, None if is_built else find_late)
     if selectors is None:
         # A composite's rules are for operations that may be called.
-        handle.called.update(dict.fromkeys(acting, True))
+        vars(handle.called).update(dict.fromkeys(acting, True))
     parts = [changes_of(each.layer) for each in layers]
     refuse_twice(handle, runs, parts)
     for part in parts:

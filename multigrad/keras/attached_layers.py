@@ -20,8 +20,8 @@ import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..errors import RuleTypeError, RuleValueError
-from ..models.over import over
-from .attached_operations import CURRENT, NAMES, Scope, is_float
+from ..models.over import RuleOver
+from .attached_operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 from .base import list_leaves
 from .steps import keeping_weights
 from .tracing import HOST, in_symbolic_scope
@@ -40,7 +40,7 @@ class Attached:
         model: the model.
         operations: a rule by an operation's name.
         misses: names the layers made since that it should have changed; None: none can be.
-        called: the operations that were called, as keys.
+        called: the operations that were called.
         is_seen: whether a call of the model has come to all that is meant.
         superseded: whether it was taken off, so that what was traced with it is stale.
     """
@@ -48,7 +48,7 @@ class Attached:
     model: Any
     operations: dict[str, Any]
     misses: Callable[[], list[str]] | None = None
-    called: dict[str, bool] = field(default_factory=dict)
+    called: Called = field(default_factory=Called)
     is_seen: bool = False
     superseded: bool = False
 
@@ -108,7 +108,10 @@ class Changes:
         self.scope = None
         if ruled:
             rules = {name: rule for each in ruled for name, rule in each.operations.items()}
-            self.scope = Scope(rules, tuple(each.called for each in ruled))
+            acting = {
+                name: None if rule is None else RuleOver(rule) for name, rule in rules.items()
+            }
+            self.scope = Scope(acting, tuple(each.called for each in ruled))
         for name in METHODS:
             if not hasattr(type(self.layer), name):
                 continue
@@ -165,9 +168,9 @@ def check_seen(handle: Attached) -> None:
     Raises:
         RuleValueError: it does, or has.
     """
-    missing = [name for name in handle.operations if name not in handle.called]
+    missing = [name for name in handle.operations if name not in vars(handle.called)]
     if missing:
-        called = ", ".join(sorted(handle.called.keys() & {*NAMES.values()})) or "none"
+        called = ", ".join(sorted(vars(handle.called).keys() & {*NAMES.values()})) or "none"
         raise RuleValueError(
             f"a call of model {handle.model.name!r} never came to operation {missing[0]!r} "
             f"(operations called: {called}). What a layer computes by functions of "
@@ -186,6 +189,7 @@ def check_seen(handle: Attached) -> None:
 def make_run(layer: Any, rule: Any) -> Call:
     """Return a layer's forward under a plain rule, for `Changes.run`."""
     shown = f"layer {layer.name!r} ({type(layer).__name__})"
+    acting = RuleOver(rule)
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = find_input(shown, args, kwargs)
@@ -205,7 +209,7 @@ def make_run(layer: Any, rule: Any) -> Call:
                 f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
                 "select the layers within it, or an operation"
             )
-        y = over(rule)(x, out)
+        y = look_up(acting)(x, out)
         keep_mask(out, y)
         return y
 

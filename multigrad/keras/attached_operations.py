@@ -25,9 +25,10 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
+from ..functions.function import Function
 from ..ground.threads import make_lock
-from ..models.over import over
-from .tracing import in_symbolic_scope
+from ..models.over import RuleOver, over
+from .tracing import HOST, in_symbolic_scope
 
 Tensor = Any
 Call = Callable[..., Any]
@@ -100,17 +101,23 @@ def find_operation(selector: Any) -> str | None:
 
 
 # --- a call of a layer ----------------------------------------------------------------------------
+class Called:
+    """The operations that were called, as attributes: Dynamo (torch 2.13) reads no signature any
+    more once a dict was changed in what it traces.
+    """
+
+
 class Scope:
     """The operations that have rules while a layer is called.
 
     Attributes:
         rules: a rule by an operation's name.
-        called: for each handle, the operations that were called, as keys.
+        called: for each handle, the operations that were called.
     """
 
     __slots__ = ("called", "rules")
 
-    def __init__(self, rules: dict[str, Any], called: tuple[dict[str, bool], ...]) -> None:
+    def __init__(self, rules: dict[str, Any], called: tuple[Called, ...]) -> None:
         self.rules = rules
         self.called = called
 
@@ -158,7 +165,7 @@ def note(scope: Scope, name: str) -> Any:
         RuleValueError: it is a kernel that computes another one, which has a rule.
     """
     for called in scope.called:
-        called[name] = True
+        setattr(called, name, True)
     inner = KERNELS.get(name)
     if inner in scope.rules:
         raise RuleValueError(
@@ -176,7 +183,14 @@ def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str
     x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
     if not is_float(x):
         return original(*args, **kwargs)
-    return over(rule)(x, original(keras.ops.stop_gradient(x), *args[1:], **kwargs))
+    return look_up(rule)(x, original(keras.ops.stop_gradient(x), *args[1:], **kwargs))
+
+
+def look_up(rule: RuleOver) -> Function:
+    """Return a rule over a forward as it is now; what is traced notes its name, where no guard
+    does.
+    """
+    return rule.now() if HOST.compiler.on_depend is None else over(rule.rule)
 
 
 def is_float(x: Any) -> bool:

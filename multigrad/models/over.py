@@ -8,6 +8,7 @@ from typing import Any
 
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function
+from ..rulebook.names import epoch
 from ..rulebook.rule import Rule, resolve
 
 Tensor = Any
@@ -49,3 +50,23 @@ def over(rule: str | Rule | Callable[..., Any]) -> Function:
         forward.__name__ = found.name
         known = _over.setdefault(found, custom_gradient(forward, native=found.native))
     return known
+
+
+class RuleOver:
+    """A rule over forwards, for compilers that read code and follow no lookup of a name: it is
+    looked up again only where a name means another rule than before.
+    """
+
+    __slots__ = ("_known", "rule")
+
+    def __init__(self, rule: str | Rule | Callable[..., Any]) -> None:
+        self.rule = rule
+        self._known = epoch(), over(rule)
+
+    def now(self) -> Function:
+        """Return `over` of the rule as it is now."""
+        looked_up, function = self._known
+        if looked_up != epoch():
+            self._known = epoch(), over(self.rule)
+            function = self._known[1]
+        return function

@@ -420,3 +420,20 @@ def test_guided_backprop_of_a_model_of_somebody_else_is_its_formula() -> None:
     back = np.where((second > 0) & (back > 0), back, 0) @ b.T
     back = np.where((first > 0) & (back > 0), back, 0) @ a.T
     np.testing.assert_allclose(heat, back, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.backends("torch")
+def test_dynamo_reads_an_attached_model_whole(backend: Any) -> None:
+    import keras
+
+    torch = pytest.importorskip("torch")
+    import multigrad.keras as xk
+
+    model = plain()
+    for rules in ({"relu": RULE}, {"a": NONE, "relu": RULE}):
+        with xk.attach(model, rules):
+            whole = torch.compile(lambda x: model(x), backend="aot_eager", fullgraph=True)
+            found, expected = (keras.ops.convert_to_tensor(X).requires_grad_() for _ in "12")
+            whole(found).sum().backward()
+            model(expected).sum().backward()
+            torch.testing.assert_close(found.grad, expected.grad)
