@@ -4,15 +4,13 @@ environment `peers` does, and else are not collected.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER))  # for `declare_ops`, which a process of its own imports too
+from . import declare_ops  # noqa: F401
 
-import declare_ops  # noqa: F401
+FOLDER = Path(__file__).parent
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
