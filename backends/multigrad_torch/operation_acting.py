@@ -17,12 +17,16 @@ pop_mode = torch._C._pop_torch_function_stack
 push_mode = torch._C._push_on_torch_function_stack
 
 
-class OperationsActing(Acting):
-    """Methods of modules run within a mode."""
+class ActingByMode(Acting):
+    """Acts by a mode that sees operations."""
 
     def __init__(self, mode: OperationMode) -> None:
         super().__init__()
         self.mode = mode
+
+
+class OperationsActing(ActingByMode):
+    """Methods of modules run within a mode."""
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
         if inspect.isgeneratorfunction(method):
@@ -41,12 +45,8 @@ class OperationsActing(Acting):
         return within
 
 
-class QuietActing(Acting):
+class QuietActing(ActingByMode):
     """Layers of torch that call none of the mode's operations run without it: it sees each call."""
-
-    def __init__(self, mode: OperationMode) -> None:
-        super().__init__()
-        self.mode = mode
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
         if name != "forward":
@@ -67,12 +67,8 @@ class QuietActing(Acting):
         return forward
 
 
-class RootActing(Acting):
+class RootActing(ActingByMode):
     """After a call of the whole model, each of the mode's rules has acted."""
-
-    def __init__(self, mode: OperationMode) -> None:
-        super().__init__()
-        self.mode = mode
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
         if name != "forward":
