@@ -1,0 +1,36 @@
+"""Files that were ejected, as functions, beside the lowered objects that they are compared with."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+
+KEY = (3, 2**31 + 7)
+X = np.linspace(-2.0, 2.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+def native(obj: Any, backend: str, **options: Any) -> Any:
+    """Return what `lower` gives, as a function."""
+    lowered = xg.lower(obj, backend, **options)
+    return lowered.apply if backend == "torch" else lowered
+
+
+def load(text: str, name: str = "ejected_file") -> Any:
+    """Return the function that a file is for."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # where torch.compile looks for it
+    exec(compile(text, f"{name}.py", "exec"), module.__dict__)  # noqa: S102
+    (public,) = module.__all__
+    return getattr(module, public)
+
+
+def random_values(rule: str) -> tuple[Any, ...]:
+    """Return the values of a random rule's params, its key last; none for another."""
+    if "uniform_like" not in xg.show(rule) and "normal_like" not in xg.show(rule):
+        return ()
+    return (*[value for _, value in sorted(xg.get(rule).params.items())], KEY)
