@@ -64,6 +64,11 @@ def divide(a: Number, b: Number) -> Number:
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
+def square_root(a: Number) -> Number:
+    """On Python numbers, in code that compilers read."""
+    return math.sqrt(a) if a >= 0 else math.nan
+
+
 EITHER = Refused("Write a ^ b for where they differ")
 CONTRARY = Refused("Write ~x for the contrary")
 ADD = infix(
@@ -137,7 +142,13 @@ SQUARE = function(
     "square", np.square, square_vjp, "x times x.", power=2, on_numbers=square, bits=doubled
 )
 SQRT = function(
-    "sqrt", np.sqrt, sqrt_vjp, "The square root; NaN below zero.", power=0.5, domain=ABOVE_ZERO
+    "sqrt",
+    np.sqrt,
+    sqrt_vjp,
+    "The square root; NaN below zero.",
+    power=0.5,
+    domain=ABOVE_ZERO,
+    on_numbers=square_root,
 )
 RSQRT = function("rsqrt", rsqrt, rsqrt_vjp, "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
 RECIPROCAL = function(
