@@ -280,7 +280,10 @@ def test_nothing_and_one_number_go_through(backend: Any, name: str) -> None:
             continue
         own = rest if name in ("vq", "n2uq") else scalar_rest
         own = [np.zeros(shape) if name in alike and i == 0 else v for i, v in enumerate(own)]
-        own = [v + 1.0 if name == "fake_quantize" and i == 1 else v for i, v in enumerate(own)]
+        own = [
+            np.asarray(v + 1.0) if name == "fake_quantize" and i == 1 else v
+            for i, v in enumerate(own)
+        ]
         y, gradients = pulled(
             backend, CATALOGUE[name].keyed(3), np.full(shape, 0.25), *own, g=np.zeros(shape)
         )

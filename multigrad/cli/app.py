@@ -30,7 +30,8 @@ app = typer.Typer(
 )
 
 RuleName = Annotated[
-    str, typer.Argument(metavar="RULE", help="A rule's name, see: multigrad rules; or estimators.NAME.")
+    str,
+    typer.Argument(metavar="RULE", help="A rule's name, see: multigrad rules; or estimators.NAME."),
 ]
 
 Named = Annotated[

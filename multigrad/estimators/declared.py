@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ..calls.arguments import flatten
 from ..calls.recipe import Recorded
 from ..capture.dialect import XP, check_dialect
@@ -23,7 +25,7 @@ from ..functions.function import Function
 from ..ground.ranges import Range, read_ranges
 from ..ground.trees import optree
 from ..tracing.trace import Trace
-from .arguments import Fit, broadcasts, coerce, lengths_of
+from .arguments import Fit, alike, broadcasts, coerce, lengths_of
 
 _declared: dict[str, Estimator] = {}
 
@@ -43,6 +45,17 @@ class Argument:
     default: Any
     range: Range | None
     fits: Fit
+
+
+def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
+    """Return what arguments are tried with: defaults, and arrays where there is none."""
+    first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
+    channels = np.array([0.5, 0.75, 1.0, 1.25])
+    given = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
+    return tuple(
+        array if each.default is inspect.Parameter.empty else each.default
+        for each, array in zip(arguments, given, strict=True)
+    )
 
 
 class EstimatorRecipe(GradientRecipe):
@@ -91,7 +104,6 @@ class Estimator(Function):
         super().__init__(recipe, function)
         assert self.parameters is not None
         self.family = function.__module__.rpartition(".")[2]
-        self.examples = examples
         read = read_ranges(ranges, self.recipe.subject)
         self.arguments = tuple(
             Argument(
@@ -103,6 +115,7 @@ class Estimator(Function):
             )
             for name, each in self.parameters.parameters.items()
         )
+        self.examples = examples or examples_of(self.arguments)
 
     @property
     def ranges(self) -> Mapping[str, Range]:

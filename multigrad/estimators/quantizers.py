@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..tracing import xp_all as xp
 from .declared import estimator
 from .precision import summed, widened
@@ -80,6 +82,7 @@ def pact(x: Tensor, alpha: Tensor, bits: int = 4) -> Any:
 
 @estimator(
     ranges={"low": "< high and finite", "high": "finite", "bits": ">= 2 and <= 16"},
+    examples=(np.linspace(-1.6, 1.5, 12).reshape(3, 4), np.array(-1.1), np.array(1.3), 4, False),
 )
 def fake_quantize(x: Tensor, low: Tensor, high: Tensor, bits: int = 8, narrow: bool = False) -> Any:
     """scale * (round((clip(x, m, M) - m) / scale) - z) with scale = (high - low) / n, the zero

@@ -64,6 +64,11 @@ def divide(a: Number, b: Number) -> Number:
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
+def rounded(a: Number) -> Number:
+    """On Python numbers, in code that compilers read."""
+    return math.copysign(float(round(a)), a) if math.isfinite(a) else a
+
+
 def square_root(a: Number) -> Number:
     """On Python numbers, in code that compilers read."""
     return math.sqrt(a) if a >= 0 else math.nan
@@ -290,7 +295,7 @@ def frac(x: Array) -> Array:
 
 FLOOR = function("floor", np.floor, zero, "The largest integer not above x.", on_bools="numbers")
 CEIL = function("ceil", np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
-ROUND = function("round", np.round, zero, "The nearest integer, ties to even.")
+ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
 TRUNC = function("trunc", np.trunc, zero, "The integer part.", on_bools="numbers")
 FRAC = function("frac", frac, frac_vjp, "x - trunc(x).")
 FLOOR_DIVIDE = binary(
