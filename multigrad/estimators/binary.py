@@ -1,4 +1,4 @@
-"""Signs, steps and three levels, with gradients that are not zero; NaN stays NaN in forward."""
+"""Signs, steps and three levels. NaN stays NaN in forward."""
 
 from __future__ import annotations
 

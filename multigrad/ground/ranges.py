@@ -32,7 +32,8 @@ CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_CONDITIONS = 16
 # Tuples: Dynamo (torch 2.13) reads no union of types.
-ARRAYS, NUMBERS = (np.generic, np.ndarray), (float, int)
+ARRAYS: tuple[type, ...] = (np.generic, np.ndarray)
+NUMBERS: tuple[type, ...] = (float, int)
 
 
 @dataclass(frozen=True, slots=True)
