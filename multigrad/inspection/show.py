@@ -19,6 +19,7 @@ from ..lowering.function_graph import FunctionGraph
 from ..passes.residuals import BYTES, Cut
 from ..recipes.examples import find_variant
 from ..registry import resolve
+from ..rulebook.forwards_of_code import ForwardOfCode
 from ..rulebook.rule import BoundRule, Rule
 from ..tracing.trace import NeedsConcrete
 
@@ -55,6 +56,8 @@ def show(
         return _with_memory(_both(inner), inner, memory)
     if isinstance(inner, Activation):
         own = inner.own_in_force()
+        if own is None and isinstance(inner.forward, ForwardOfCode):
+            return show(inner.forward.function, memory=memory)
         if own is None:
             function = FunctionGraph(
                 inner.forward.name, inner.forward.graph(), inner.forward.derivative()

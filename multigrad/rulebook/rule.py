@@ -29,12 +29,12 @@ from ..documents.rules_to_data import encode_rule
 from ..errors import RuleTypeError, TraceError
 from ..functions.function import Function
 from ..ground.fixed import FixedParams
-from ..lowering.forwards import find_forward
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
 from . import names
 from .bare import apply_rule
 from .binding import make_bound_rule
+from .forwards_of_code import as_forward
 from .specialization import BoundRule, Specialization, read_number, value_token
 from .under import put_under
 
@@ -152,7 +152,7 @@ class Rule:
             other._specializations = self._specializations
         return other
 
-    def under(self, forward: str) -> Function:
+    def under(self, forward: str | Callable[..., Any]) -> Function:
         """Return this rule under an activation: a Function whose forward is the activation and
         whose backward the rule.
 
@@ -164,14 +164,15 @@ class Rule:
         to this rule's own.
 
         Args:
-            forward: an activation's name, in any case.
+            forward: an activation's name, or a function of one tensor, as `xg.activation` takes
+                them.
 
         Raises:
             RuleError: there is no such activation (also a ValueError), or the rule needs a param
                 (also a TypeError).
         """
         bound_rule = self.bound_rule()
-        return put_under(bound_rule.specialization, find_forward(forward)).with_defaults(
+        return put_under(bound_rule.specialization, as_forward(forward)).with_defaults(
             bound_rule.values
         )
 
