@@ -19,6 +19,7 @@ import keras
 from ..active.draws import Draws
 from ..backend.contract import Backend
 from ..bridging import call_activation
+from ..capture.signature import read_params as read_given
 from ..context import RuleInForce
 from ..errors import MultigradError, RuleError
 from ..in_force.activation import Activation as AnyActivation
@@ -26,6 +27,7 @@ from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
 from ..registry import resolve
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
+from ..rulebook.parts import bind_addressed
 from ..rulebook.rule import BoundRule, Rule
 from .base import HoldingLayer
 from .config import describe_params, describe_rule, read_both
@@ -102,8 +104,8 @@ class Activation(HoldingLayer):
     ) -> None:
         super().__init__(**options)
         row = as_forward(forward, at_zero, threshold)
-        activation, found = make_activation(row, rule, params)
-        self._params = Params(self, params or {}, found, bound_rule_of(activation))
+        activation, found, own = make_activation(row, rule, params)
+        self._params = Params(self, own, found, bound_rule_of(activation))
         self._hold(activation, backend)
 
     # --- what may be assigned ---------------------------------------------------------------------
@@ -134,7 +136,7 @@ class Activation(HoldingLayer):
 
     @rule.setter
     def rule(self, rule: str | Rule | Callable[..., Any] | None) -> None:
-        self._take(*make_activation(self._activation.forward, rule, None), {})
+        self._take(*make_activation(self._activation.forward, rule, None))
 
     @property
     def params(self) -> Params:
@@ -143,13 +145,13 @@ class Activation(HoldingLayer):
 
     @params.setter
     def params(self, params: Mapping[str, Any] | None) -> None:
-        activation, found = make_activation(self._activation.forward, self.rule, params)
+        activation, found, own = make_activation(self._activation.forward, self.rule, params)
         bound_rule = bound_rule_of(activation)
         if bound_rule is not None and self._is_same_code(bound_rule):
             fetch_state(self._traced_for)
-            self._params.assign(params or {}, bound_rule)
+            self._params.assign(own, bound_rule)
         else:
-            self._take(activation, found, params or {})
+            self._take(activation, found, own)
 
     def _take(
         self, activation: AnyActivation, found: Rule | None, params: Mapping[str, Any]
@@ -352,16 +354,20 @@ def activation(
 
 def make_activation(
     forward: Forward, rule: Any, params: Mapping[str, Any] | None
-) -> tuple[AnyActivation, Rule | None]:
-    """Return the core's activation, and the rule that is its own one now.
+) -> tuple[AnyActivation, Rule | None, dict[str, Any]]:
+    """Return the core's activation, the rule that is its own one now, and the params of the whole.
 
-    What the parts of a composed rule agree on is a param of the whole.
+    What the parts of a composed rule agree on is a param of the whole; what is of one part alone
+    ("noise.sigma") is bound to it.
     """
+    own = read_given(params)
     if rule is None:
-        return AnyActivation(forward, rule, params), None
-    found = resolve(rule)
-    given = {**spread_defaults(found), **(params or {})}
-    return AnyActivation(forward, rule, given), found
+        return AnyActivation(forward, rule, own), None, own
+    found = whole = resolve(rule)
+    if found.parts:
+        found, own = bind_addressed(found, own)
+    given = {**spread_defaults(found), **own}
+    return AnyActivation(forward, rule if found is whole else found, given), found, own
 
 
 def bound_rule_of(activation: AnyActivation) -> BoundRule | None:
