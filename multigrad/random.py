@@ -232,21 +232,32 @@ def as_uint32(word: int) -> Array:
 
 # A call with an array of no dimensions takes 0.2 us, with a number 0.5 us; a block makes 110 calls.
 SHIFTS = tuple(as_uint32(bits) for bits in range(32))
+COUNTERS = np.arange(BLOCK, dtype=np.uint32)
 
 
 def threefry2x32(key: Key, counters: tuple[Array, Array]) -> tuple[Array, Array]:
     """Encrypt two uint32 arrays of one shape with two key words: 64 random bits per element."""
     x, y = (np.array(counter, np.uint32, ndmin=1) for counter in counters)
-    words = encrypt(key, x, y, np.empty_like(x))
+    words = encrypt(key, x, y, np.empty((2, *x.shape), np.uint32))
     shape = np.shape(counters[0])
     return words[0].reshape(shape), words[1].reshape(shape)
 
 
-def encrypt(key: Key, x: Array, y: Array, scratch: Array) -> tuple[Array, Array]:
-    """Run the rounds in place on two uint32 arrays, with a third to work in."""
+def encrypt(key: Key, x: Array, y: Array, space: Array) -> tuple[Array, Array]:
+    """Run the rounds, in place on y.
+
+    Args:
+        key: two words.
+        x: uint32 of y's shape, which is consumed, or one for all.
+        y: uint32.
+        space: two arrays of y's shape: what one x for all becomes, and one to work in.
+    """
+    high, scratch = space
 
     def add(x: Array, y: Array) -> Array:
-        return np.add(x, y, x)
+        if x.ndim:
+            return np.add(x, y, x)
+        return np.add(x, y, high) if y.ndim else np.asarray(x + y)
 
     def rotate_xor(x: Array, bits: int, y: Array) -> Array:
         np.left_shift(x, SHIFTS[bits], scratch)
@@ -258,25 +269,13 @@ def encrypt(key: Key, x: Array, y: Array, scratch: Array) -> tuple[Array, Array]
     return threefry_rounds((int(first), int(second)), (x, y), add, rotate_xor, as_uint32)
 
 
-def random_words(
-    key: Key, start: int, size: int, space: Array | None = None
-) -> tuple[Array, Array]:
-    """Give both words of the elements from `start` on, not across a multiple of 2**32.
-
-    They lie in `space`, three rows of at least as many uint32, or in memory of their own.
+def random_words(key: Key, start: int, space: Array) -> tuple[Array, Array]:
+    """Give both words of the elements from `start` on, not across a multiple of 2**32: as many as
+    the three rows of `space` have, whose first two they become.
     """
-    high, low, scratch = (np.empty((3, size), np.uint32) if space is None else space)[:, :size]
-    high.fill(start >> 32)
-    low[:] = np.arange(size, dtype=np.uint32)
-    np.add(low, as_uint32(start), low)
-    return encrypt(key, high, low, scratch)
-
-
-def make_space(size: int) -> Array:
-    """Make what the blocks of one draw share: where each has memory of its own, the system gives
-    and takes it back block by block, which takes a third of the time.
-    """
-    return np.empty((3, min(size, BLOCK)), np.uint32)
+    low = space[1]
+    np.add(COUNTERS[: low.size], as_uint32(start), low)
+    return encrypt(key, as_uint32(start >> 32), low, space[::2])
 
 
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -284,9 +283,7 @@ def uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
     dtype = np.dtype(dtype)
     check_dtype(dtype.name)
     draw = np.empty(shape, dtype)
-    flat, space = draw.reshape(-1), make_space(draw.size)
-    for start, stop in blocks(draw.size, BLOCK):
-        flat[start:stop] = uniform_block(key, start, stop - start, dtype.name, space)
+    fill_uniform(draw.reshape(-1), key, dtype.name)
     return draw
 
 
@@ -295,36 +292,50 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
     dtype = np.dtype(dtype)
     check_dtype(dtype.name)
     double = dtype.name == "float64"
+    wide = "float64" if double else "float32"
     draw = np.empty(shape, dtype)
-    flat, space = draw.reshape(-1), make_space(draw.size)
-    for start, stop in blocks(draw.size, BLOCK):
-        wide = "float64" if double else "float32"
-        block = uniform_block(key, start, stop - start, wide, space)
+    flat = draw.reshape(-1)
+    uniforms = np.empty(min(flat.size, BLOCK), wide)
+    space = make_space(flat.size)
+    for start, stop in blocks(flat.size, BLOCK):
+        block = uniforms[: stop - start]
+        fill_block(block, key, start, wide, space[:, : stop - start])
         flat[start:stop] = normal_from_uniform(block, np, double)
     return draw
 
 
-def uniform_block(key: Key, start: int, size: int, dtype: str, space: Array) -> Array:
-    """Draw the uniforms of one block: float64 for that dtype, for the others in float32, exact."""
-    x, y = random_words(key, start, size, space)
+def make_space(size: int) -> Array:
+    """Make what the blocks of one draw share: were each given memory of its own, the system would
+    give and take it back block by block, for a third of the time.
+    """
+    return np.empty((3, min(size, BLOCK)), np.uint32)
+
+
+def fill_uniform(draw: Array, key: Key, dtype: str) -> None:
+    """Fill an array of one dimension with the uniforms of a dtype; its own may be a wider one."""
+    space = make_space(draw.size)
+    for start, stop in blocks(draw.size, BLOCK):
+        fill_block(draw[start:stop], key, start, dtype, space[:, : stop - start])
+
+
+def fill_block(draw: Array, key: Key, start: int, dtype: str, space: Array) -> None:
+    """Fill one block, which begins with element `start`."""
+    x, y = random_words(key, start, space)
     if dtype == "float64":
         wide = x.astype(np.uint64)
         wide <<= 20
         wide |= y >> 12
-        draw = wide.astype(np.float64)
-        draw *= 2.0**-WIDE_BITS
-        return draw
+        np.multiply(wide.astype(np.float64), 2.0**-WIDE_BITS, draw)
+        return
     dropped, kept = UNIFORM_FIELDS[dtype]
-    x ^= y
-    x >>= SHIFTS[dropped]
+    np.bitwise_xor(x, y, x)
+    np.right_shift(x, SHIFTS[dropped], x)
     if dropped + kept < 32:
-        x &= (1 << kept) - 1
-    # Through int32, whose conversion to float32 is vectorized on every processor; into y's memory,
-    # as both are consumed.
-    draw = y.view(np.float32)
-    draw[:] = x.view(np.int32)
-    draw *= 2.0**-kept
-    return draw
+        np.bitwise_and(x, as_uint32((1 << kept) - 1), x)
+    # Through int32, whose conversion to float32 is vectorized on every processor; exact in float32,
+    # and in the 16-bit dtype it is meant for.
+    scale = np.float32(2.0**-kept)
+    np.multiply(x.view(np.int32), scale, draw, dtype=np.float32, casting="unsafe")
 
 
 def uniform_like(key: Key, x: Array) -> Array:
