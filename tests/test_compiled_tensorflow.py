@@ -376,3 +376,16 @@ def test_rule_put_in_force_before_tensorflow_is_imported_is_refused_and_not_kept
                 assert "import tensorflow before" in str(error)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_the_first_use_of_all_may_be_inside_a_function_that_xla_compiles() -> None:
+    script = """
+        import tensorflow as tf
+        import multigrad as xg
+
+        rule = xg.get("full_jam")
+        f = tf.function(lambda g: rule(None, g, None, key=7), jit_compile=True)
+        first = f(tf.ones(3)).numpy().tolist()
+        assert first == rule(None, tf.ones(3), None, key=7).numpy().tolist(), first
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)

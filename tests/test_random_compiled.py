@@ -94,7 +94,27 @@ def make_keys() -> tuple[list[tuple[int, int]], np.ndarray]:
     return keys, np.stack([core.uniform(key, (5,), FLOAT32) for key in keys])
 
 
-# --- torch: the compiler, torch.func, tracing ---
+# --- torch: threads, the compiler, torch.func, tracing ---
+
+
+@pytest.mark.backends("torch")
+@each_dtype
+def test_torch_draws_the_same_on_few_threads_and_on_many(
+    backend: Any, kernels: Any, dtype: Any
+) -> None:
+    import torch
+
+    x = backend.array(np.zeros(600_001, dtype))  # three blocks of torch's own
+    threads = torch.get_num_threads()
+    drawn = []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            drawn += [(kernels.uniform_like(KEY, x), kernels.normal_like(KEY, x))]
+    finally:
+        torch.set_num_threads(threads)
+    (uniform, normal), (uniform_of_many, normal_of_many) = drawn
+    assert torch.equal(uniform, uniform_of_many) and torch.equal(normal, normal_of_many)
 
 
 @pytest.mark.backends("torch")

@@ -14,7 +14,8 @@ from multigrad.capture import factors, linalg
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
-SLOGDET, QR, LU = (type(f([[1.0]])) for f in (tf.linalg.slogdet, tf.linalg.qr, tf.linalg.lu))
+with tf.init_scope():  # a function being compiled may be what imports this: XLA cannot factor
+    SLOGDET, QR, LU = (type(f([[1.0]])) for f in (tf.linalg.slogdet, tf.linalg.qr, tf.linalg.lu))
 
 
 def cholesky(input: Tensor) -> Tensor:

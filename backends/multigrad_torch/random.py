@@ -150,9 +150,8 @@ def key_words(key: Tensor) -> Tensor:
 def draw_uniform(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    name = dtype_name(dtype)
     size = torch.Size(shape).numel()
-    drawn = [uniform_block(words, name).to(dtype) for words in random_words(key, size, device)]
+    drawn = [block.to(dtype) for block in uniform_blocks(key, size, dtype_name(dtype), device)]
     return join(drawn, shape, dtype, device)
 
 
@@ -163,8 +162,8 @@ def draw_normal(
     name = "float64" if double else "float32"
     size = torch.Size(shape).numel()
     drawn = [
-        core.normal_from_uniform(uniform_block(words, name), torch, double).to(dtype)
-        for words in random_words(key, size, device)
+        core.normal_from_uniform(block, torch, double).to(dtype)
+        for block in uniform_blocks(key, size, name, device)
     ]
     return join(drawn, shape, dtype, device)
 
@@ -176,6 +175,19 @@ def join(
     if not drawn:
         return torch.empty(shape, dtype=dtype, device=device)
     return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).reshape(shape)
+
+
+def uniform_blocks(key: Tensor, size: int, dtype: str, device: torch.device) -> Iterator[Tensor]:
+    """Give the uniforms of a dtype, block by block: float64, or exact float32."""
+    if not isinstance(key, tuple):
+        key = tuple(key.tolist()) if is_readable(key) else int32_words(key.to(device))
+    if isinstance(key, tuple) and device.type == "cpu" and is_faster_in_numpy(size):
+        drawn = np.empty(size, "float64" if dtype == "float64" else "float32")
+        core.fill_uniform(drawn, key, dtype)
+        yield torch.from_numpy(drawn)
+        return
+    for words in random_words(key, size, device):
+        yield uniform_block(words, dtype)
 
 
 def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:
@@ -192,18 +204,18 @@ def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:
 
 def random_words(key: Tensor, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Give the two words of every element, block by block, in int32."""
-    if not isinstance(key, tuple):
-        key = tuple(key.tolist()) if is_readable(key) else int32_words(key.to(device))
-    if isinstance(key, tuple) and device.type == "cpu" and size <= core.BLOCK:
-        # 100 operations on a few elements: 0.23 ms in torch, 0.07 ms in NumPy.
-        if size:
-            x, y = core.random_words(key, 0, size)
-            yield torch.from_numpy(x.view(np.int32)), torch.from_numpy(y.view(np.int32))
-        return
     for start, stop in core.blocks(size, CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK):
         x = torch.full((stop - start,), start >> 32, dtype=torch.int32, device=device)
         y = torch.arange(stop - start, dtype=torch.int32, device=device)
         yield encrypt(key, x, y.add_(as_int32(start)))
+
+
+def is_faster_in_numpy(size: int) -> bool:
+    """Whether NumPy's 110 operations on a few elements (0.07 ms, in torch 0.23), or on one thread
+    (6 ms per 1e6, in torch 11), take less: two threads of torch take 6 ms where both cores are
+    free, and several times that where they wait for each other.
+    """
+    return size <= core.BLOCK or torch.get_num_threads() <= 2
 
 
 def is_readable(key: Tensor) -> bool:

@@ -24,7 +24,7 @@ from multigrad.capture.methods import METHODS
 from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
-from . import attribution_docs, estimator_docs
+from . import attribution_docs, estimator_docs, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 
@@ -157,6 +157,30 @@ def keyed(rule: xg.Rule) -> dict[str, Any]:
     """Return a key for a rule that draws random numbers."""
     graph = resolve(rule).bound_rule().specialization.graph(True, {})
     return {} if graph.input("key") is None else {"key": 0}
+
+
+def render_same_names() -> str:
+    """Return the page about rules that share a name."""
+    found = same_names.groups()
+    differing = {name: rules for name, rules in found.items() if not same_names.is_one_curve(rules)}
+    alike = [rules for name, rules in found.items() if name not in differing]
+    sections = [
+        f"## {same_names.title(rules)}\n\n{table(same_names.HEADS, same_names.rows(rules))}"
+        for rules in differing.values()
+    ]
+    return page(
+        "Same name, different curve",
+        "Packages give one name to several curves, and one curve several names. A plain name has "
+        "one meaning here; a package's own stands behind its name, `snntorch.atan`, with its "
+        "defaults. The figures are those of the rules, computed with these defaults: the factor "
+        "that multiplies the gradient at 0, 0.5 and -0.5, and the area below the factor, *none* "
+        "where it is infinite or undefined. *As the first*: the params that give the first rule of "
+        "a table these numbers. All rules with their sources: [rules](rules.md).",
+        *sections,
+        "## One curve\n\nThese have the same numbers and defaults under every one of their names: "
+        + "; ".join(code(rule.name for rule in rules) for rules in alike)
+        + ".",
+    )
 
 
 # --- dialects -----------------------------------------------------------------------------------
@@ -376,6 +400,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
     "estimators.md": render_estimators,
+    "same_name.md": render_same_names,
     "attribution.md": render_attribution,
     "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,
