@@ -115,12 +115,17 @@ def branches(x: Any) -> Any:
     return x if x.sum() > 0 else -x
 
 
+def two_of_them(x: Any, step: Any) -> Any:
+    return x * step
+
+
 WRITTEN: dict[str, Callable[[], Any]] = {
     "function": lambda: soft_sign,
     "lambda": lambda: lambda x: x * 2.0,
     "partial": lambda: functools.partial(np.clip, a_min=-1.0, a_max=1.0),
     "ufunc": lambda: np.tanh,
     "Function": lambda: xg.function(xg.xp.sign, lambda grad_out, x: 5.0 * grad_out),
+    "Function with defaults": lambda: xg.get("arctan").under("Round"),
     "bound Function": lambda: xg.get("arctan").under("Sign").bind({"alpha": 3.0}),
     "activation": lambda: xg.activation("Round", "arctan"),
 }
@@ -221,6 +226,8 @@ def test_what_is_no_forward_is_refused() -> None:
         (3, "a name .* or a function of one tensor, got int 3"),
         (None, "got NoneType"),
         (np.float32, "got the class 'float32': give an object of it"),
+        (two_of_them, r"'two_of_them' is to be a function of one tensor, and it needs step"),
+        (xg.function(two_of_them), r"needs step: give it values by f\.bind\("),
     ):
         with pytest.raises(xg.RuleError, match=message):
             xg.activation(given)  # type: ignore[arg-type]

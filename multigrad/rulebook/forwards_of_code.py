@@ -26,7 +26,7 @@ from ..capture.signature import called_method, name_of
 from ..capture.state import OWN, read_state
 from ..errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ..functions.function import Function
-from ..functions.held import HeldRecipe, holds_state, owner_of_method
+from ..functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
 from ..functions.plain import function as make_function
 from ..ground.threads import build_once
 from ..ir.graph import Graph
@@ -242,6 +242,7 @@ def as_forward(
             f"{type(forward).__name__} {forward!r:.40}"
         )
     forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
+    forward = forward.original if isinstance(forward, OfObject) else forward
     is_fixed = isinstance(forward, Function | types.FunctionType)
     if is_fixed or owner_of_method(forward) is None:
         return _find_known(forward)
@@ -255,25 +256,47 @@ def _find_known(forward: Any) -> Forward:
 
 
 def _make(forward: Any) -> ForwardOfCode:
-    name = name_of(forward)
-    if isinstance(forward, Function):
-        function = forward
-    elif type(forward).__module__.startswith(OWN):  # an activation, a Function with values
-        name = getattr(getattr(forward, "forward", forward), "name", name)
-        function = make_function(_calling(forward, name))
-    elif isinstance(forward, types.FunctionType) or not holds_state(forward):
-        refuse_tensors(forward, name)
-        function = make_function(forward)
-    else:
-        refuse_tensors(forward, name)
-        fixed = copy.deepcopy(forward)
-        function = Function(HeldRecipe(fixed, name), called_method(fixed))
+    function = _function_of(forward, name_of(forward))
+    refuse_more(function, is_function=isinstance(forward, Function))
     made = ForwardOfCode(
         function.name, None, differentiable=False, given=forward, function=function,
         serial=f"#{next(_serials)}",
     )  # fmt: skip
     _by_key[made.key] = made
     return made
+
+
+def _function_of(forward: Any, name: str) -> Function:
+    """Return a callable as a Function of one tensor and nothing else."""
+    if isinstance(forward, Function):
+        if not forward.completes:
+            return forward
+        return make_function(_calling(forward, forward.name))  # with its defaults
+    if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
+        name = getattr(getattr(forward, "forward", forward), "name", name)
+        return make_function(_calling(forward, name))
+    refuse_tensors(forward, name)
+    if isinstance(forward, types.FunctionType) or not holds_state(forward):
+        return make_function(forward)
+    fixed = copy.deepcopy(forward)
+    return Function(HeldRecipe(fixed, name), called_method(fixed))
+
+
+def refuse_more(function: Function, is_function: bool) -> None:
+    """Refuse what takes more than a tensor.
+
+    Raises:
+        RuleTypeError: it does.
+    """
+    parameters = function.parameters.parameters.values() if function.parameters else ()
+    named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    needed = [p.name for p in named if p.default is p.empty]
+    if needed:
+        way = f"f.bind({{{needed[0]!r}: ...}})" if is_function else "functools.partial"
+        raise RuleTypeError(
+            f"forward {function.name!r} is to be a function of one tensor, and it needs "
+            f"{', '.join(needed)}: give it values by {way}"
+        )
 
 
 def _calling(forward: Any, name: str) -> Callable[[Tensor], Any]:

@@ -241,8 +241,12 @@ class Rule:
     def factor(self, x: Tensor, threshold: Any = None, /, **params: Any) -> Tensor:
         """Return the surrogate's derivative at x: the rule's result for a gradient of ones.
 
+        A rule that multiplies the gradient element by element is this factor times the gradient.
+        Of any other, such as `clip_norm` or a sign, it is what the rule gives for ones, no more.
+
         Example:
             >>> xg.get("triangular").factor(x, width=2.0)
+            >>> jax.jit(xg.get("triangular").factor)(x)
             >>> sinabs.layers.LIF(tau_mem=20.0, surrogate_grad_fn=xg.get("triangular").factor)
 
         Args:

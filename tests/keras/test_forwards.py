@@ -63,3 +63,18 @@ def test_a_config_that_holds_no_function_is_refused(xk: ModuleType) -> None:
     for forward in ({"format": "multigrad"}, 3, xg.get("triangular").to_dict()):
         with pytest.raises(xg.FormatError):
             xk.Activation.from_config({**config, "forward": forward})
+
+
+def test_a_param_of_one_part_is_bound_to_it_and_saved(xk: ModuleType) -> None:
+    import keras
+
+    given = {"triangular.width": 4.0, "scale[1].s": 3.0}
+    chain = xg.compose("triangular", "scale", "scale")
+    layer = xk.Activation("ReLU", chain, params=given)
+    expected = "<Rule triangular(width=4.0) → scale → scale(s=3.0)>"
+    copied = xk.Activation.from_config(json.loads(json.dumps(layer.get_config())))
+    for each in (layer, copied):
+        assert repr(each.rule) == expected
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(each(X)), np.maximum(X, 0))
+        each.params["s"] = 5.0  # of the part that is left
+        assert each.rule(None, X, X, s=5.0).max() == (X * 15 * (1 - abs(X) / 4)).max()
