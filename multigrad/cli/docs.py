@@ -167,7 +167,8 @@ def render_same_names() -> str:
         "defaults. The figures are those of the rules, computed with these defaults: the factor "
         "that multiplies the gradient at 0, 0.5 and -0.5, and the area below the factor, *none* "
         "where it is infinite or undefined. *As the first*: the params that give the first rule of "
-        "a table these numbers. All rules with their sources: [rules](rules.md).",
+        "a table these numbers. All rules with their sources: [rules](rules.md); what packages do "
+        "that they do not say: [faults](peers_faults.md).",
         *sections,
         "## One curve\n\nThese have the same numbers and defaults under every one of their names: "
         + "; ".join(code(rule.name for rule in rules) for rules in alike)
