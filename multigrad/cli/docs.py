@@ -21,6 +21,7 @@ from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.methods import METHODS
+from multigrad.errors import RuleValueError
 from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
@@ -122,24 +123,35 @@ def render_rules() -> str:
         if not rule.__module__.startswith("multigrad.rules."):
             continue
         formula, _, source = inspect.cleandoc(rule.__doc__ or "").partition("Source:")
-        params = code(f"{name}={default!r}" for name, default in rule.params.items())
+        params = ", ".join(param_in_range(rule, name) for name in rule.params)
         cells = (" ".join(formula.split()), params, without_input(rule), " ".join(source.split()))
         rows.append((f"`{rule.name}`", *cells))
     return page(
         "Rules",
         f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
         "input of the forward. A rule on a parameter's gradient gets no `tin`; the fourth column "
-        "says what it then does.",
+        "says what it then does. Beside a param's default stands its range: a number out of it is "
+        "an error where it is given.",
         table(("rule", "gradient and edges", "params", "without `tin`", "source"), rows),
     )
+
+
+def param_in_range(rule: xg.Rule, name: str) -> str:
+    """Return a param with its default, and its range."""
+    allowed = rule.ranges.get(name)
+    return f"`{name}={rule.params[name]!r}`" + (f" ({allowed.text})" if allowed else "")
 
 
 def without_input(rule: xg.Rule) -> str:
     """Return what a rule does where there is no `tin`, by trying it."""
     grad_out = np.array([[0.5, -1.5, 2.0], [1.0, -0.25, 3.0]])
     tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
-    numbers = {name: 0.5 for name, value in rule.params.items() if type(value) is float}
-    alone, beside = (rule(None, grad_out, x, **numbers, **keyed(rule)) for x in (None, tin))
+    floats = [name for name, value in rule.params.items() if type(value) is float]
+    numbers = {name: 0.5 for name in floats if rule.ranges[name].holds(0.5)}
+    try:
+        alone, beside = (rule(None, grad_out, x, **numbers, **keyed(rule)) for x in (None, tin))
+    except RuleValueError:
+        return "an error: it needs `tin`"
     if np.array_equal(alone, grad_out):
         return "`grad_out`, unchanged"
     return "the same" if np.array_equal(alone, beside) else "everywhere as inside the window"
@@ -147,8 +159,8 @@ def without_input(rule: xg.Rule) -> str:
 
 def keyed(rule: xg.Rule) -> dict[str, Any]:
     """Return a key for a rule that draws random numbers."""
-    graph = resolve(rule).bound_rule().specialization.graph(True, {})
-    return {} if graph.input("key") is None else {"key": 0}
+    graph, _ = resolve(rule).bound_rule().likely_graph(True)
+    return {} if graph is None or graph.input("key") is None else {"key": 0}
 
 
 def render_same_names() -> str:
