@@ -25,7 +25,7 @@ from multigrad.errors import RuleValueError
 from multigrad.ir.op import Op
 from multigrad.registry import resolve
 
-from . import attribution_docs, same_names
+from . import attribution_docs, estimator_docs, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 
@@ -165,27 +165,7 @@ def keyed(rule: xg.Rule) -> dict[str, Any]:
 
 def render_same_names() -> str:
     """Return the page about rules that share a name."""
-    found = same_names.groups()
-    differing = {name: rules for name, rules in found.items() if not same_names.is_one_curve(rules)}
-    alike = [rules for name, rules in found.items() if name not in differing]
-    sections = [
-        f"## {same_names.title(rules)}\n\n{table(same_names.HEADS, same_names.rows(rules))}"
-        for rules in differing.values()
-    ]
-    return page(
-        "Same name, different curve",
-        "Packages give one name to several curves, and one curve several names. A plain name has "
-        "one meaning here; a package's own stands behind its name, `snntorch.atan`, with its "
-        "defaults. The figures are those of the rules, computed with these defaults: the factor "
-        "that multiplies the gradient at 0, 0.5 and -0.5, and the area below the factor, *none* "
-        "where it is infinite or undefined. *As the first*: the params that give the first rule of "
-        "a table these numbers. All rules with their sources: [rules](rules.md); what packages do "
-        "that they do not say: [faults](peers_faults.md).",
-        *sections,
-        "## One curve\n\nThese have the same numbers and defaults under every one of their names: "
-        + "; ".join(code(rule.name for rule in rules) for rules in alike)
-        + ".",
-    )
+    return page("Same name, different curve", *same_names.parts(table))
 
 
 # --- dialects -----------------------------------------------------------------------------------
@@ -377,10 +357,35 @@ def render_attribution() -> str:
     )
 
 
+# --- estimators ----------------------------------------------------------------------------------
+
+
+def render_estimators() -> str:
+    """Return the page about the Functions of the library."""
+    tables = []
+    for title, functions in estimator_docs.families():
+        rows = [estimator_docs.row_of(function) for function in functions]
+        tables.append(f"## {title}\n\n{table(estimator_docs.HEADS, rows)}")
+    count = sum(len(functions) for _, functions in estimator_docs.families())
+    return page(
+        "Estimators",
+        f"The {count} Functions of the library, for the tensors of every framework: "
+        "`xg.estimators.NAME(x, ...)`. Each has a forward of its own, and gradients that are not "
+        "its derivative; for those that are put under an activation see [rules](rules.md). "
+        "`g` is the gradient that arrives; *x: 1* says that x gets g times 1. A number may be "
+        "given for any tensor but the first, and then has no gradient; a tensor may be given for "
+        "a number. *Numbers*: defaults, and the ranges of what is given as a number; one outside "
+        "of its range, and a shape that does not fit, is an error at the call.",
+        estimator_docs.EXAMPLE,
+        *tables,
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
     "same_name.md": render_same_names,
+    "estimators.md": render_estimators,
     "attribution.md": render_attribution,
     "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,

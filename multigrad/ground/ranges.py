@@ -31,6 +31,9 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_CONDITIONS = 16
+# Tuples: Dynamo (torch 2.13) reads no union of types.
+ARRAYS: tuple[type, ...] = (np.generic, np.ndarray)
+NUMBERS: tuple[type, ...] = (float, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +136,9 @@ class Range:
 def as_number(value: Any) -> Number | None:
     """Return a number that is known without a look into a framework's tensor, else None."""
     number: Any = value
-    if isinstance(number, np.generic | np.ndarray) and number.shape == ():
+    if isinstance(number, ARRAYS) and number.shape == ():
         number = number.item()
-    if isinstance(number, bool) or not isinstance(number, float | int):
+    if isinstance(number, bool) or not isinstance(number, NUMBERS):
         return None
     return number
 
