@@ -64,6 +64,7 @@ LAWS: dict[str, tuple[str, Law]] = {
     "full_jam": ("uniform", scaled_everywhere),
     "noise": ("normal", added),
     "noisy_threshold": ("normal", added_to_the_threshold),
+    "optax.add_noise": ("normal", added),
     "positive_jam": ("uniform", scaled_from_zero_on),
     "rectangular_jam": ("uniform", scaled_in_a_window),
     "sign_jam": ("uniform", drawn_in_the_place_of_the_magnitude),

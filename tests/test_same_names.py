@@ -41,6 +41,9 @@ def test_what_packages_call_alike_stands_together_ours_first(name: str, members:
         ("spikingjelly.squarewave_fourier_series", "`n=1`"),
         ("braintools.q_pseudo_spike", "**another curve**"),
         ("braintools.piecewise_leaky_relu", "but for the edges"),
+        ("optax.centralize", "**another curve**"),
+        ("optax.clip", "the same"),
+        ("larq.swish_sign", "the same"),
     ],
 )
 def test_what_is_said_of_a_curve_beside_the_first_of_its_name(name: str, said: str) -> None:
@@ -54,7 +57,8 @@ def test_the_figures_are_those_of_the_formulas() -> None:
     assert same_names.figures(xg.get("snntorch.sigmoid")) == expected
     assert same_names.figures(xg.get("snntorch.heaviside")) == ("0", "1", "0", "none")
     assert same_names.figures(xg.get("stochastic_spike"))[0] == "random"
-    assert same_names.figures(xg.get("centralize")) == ("", "", "", "")
+    for name in ("centralize", "optax.centralize"):
+        assert same_names.figures(xg.get(name)) == ("", "", "", "")
 
 
 @pytest.mark.parametrize("number", [1e-5, 0.0123456, 0.5, 12.5])

@@ -165,26 +165,7 @@ def keyed(rule: xg.Rule) -> dict[str, Any]:
 
 def render_same_names() -> str:
     """Return the page about rules that share a name."""
-    found = same_names.groups()
-    differing = {name: rules for name, rules in found.items() if not same_names.is_one_curve(rules)}
-    alike = [rules for name, rules in found.items() if name not in differing]
-    sections = [
-        f"## {same_names.title(rules)}\n\n{table(same_names.HEADS, same_names.rows(rules))}"
-        for rules in differing.values()
-    ]
-    return page(
-        "Same name, different curve",
-        "Packages give one name to several curves, and one curve several names. A plain name has "
-        "one meaning here; a package's own stands behind its name, `snntorch.atan`, with its "
-        "defaults. The figures are those of the rules, computed with these defaults: the factor "
-        "that multiplies the gradient at 0, 0.5 and -0.5, and the area below the factor, *none* "
-        "where it is infinite or undefined. *As the first*: the params that give the first rule of "
-        "a table these numbers. All rules with their sources: [rules](rules.md).",
-        *sections,
-        "## One curve\n\nThese have the same numbers and defaults under every one of their names: "
-        + "; ".join(code(rule.name for rule in rules) for rules in alike)
-        + ".",
-    )
+    return page("Same name, different curve", *same_names.parts(table))
 
 
 # --- dialects -----------------------------------------------------------------------------------

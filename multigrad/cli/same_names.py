@@ -7,7 +7,7 @@ packages call by several.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from itertools import combinations, product
 from typing import Any
@@ -21,33 +21,73 @@ Array = np.ndarray[Any, Any]
 
 HEADS = ("rule", "gradient", "params", "at 0", "at 0.5", "at -0.5", "area", "as the first")
 SYNONYMS = {
+    "absbinarysign": "absolutebinarysign",
+    "adaptivegradclip": "adaptiveclip",
+    "addnoise": "noise",
     "atan": "arctan",
     "circ": "circle",
+    "circdist": "circle",
+    "clip": "clipvalue",
+    "clipbyblockrms": "cliprms",
+    "clipgradvalue": "clipvalue",
+    "deconvolution": "deconvnet",
+    "dorefa": "dorefaactivations",
     "fastsigmoid": "superspike",
+    "guidedbackprop": "guided",
     "heavierfc": "erf",
     "invsquare": "superspike",
     "leakykrelu": "leakyrelu",
     "lso": "leakyspike",
     "nonzerosignlogabs": "nonzerosignlog",
+    "normalizebyupdatenorm": "normalize",
     "piecewiseexp": "exponential",
     "rect": "rectangular",
+    "relubetasmooth": "betasmooth",
+    "reludeconvnet": "deconvnet",
+    "reluguidedbackprop": "guided",
+    "rev": "gradientreversal",
+    "scalebysign": "sign",
+    "settozero": "stop",
     "sfs": "sparsefastsigmoid",
     "singleexponential": "exponential",
     "slayer": "exponential",
     "squarewavefourierseries": "squarewavefourier",
     "sso": "stochasticspike",
+    "stopgradient": "stop",
     "straightthroughestimator": "straightthrough",
     "super": "superspike",
     "triangle": "triangular",
     "unitrectangular": "rectangular",
 }
-X = np.concatenate(
-    [-np.geomspace(40, 1e-4, 60), [0.0], np.geomspace(1e-4, 40, 60), [-1, -0.5, 0.5, 1]]
-)
+HALF = np.concatenate([np.geomspace(1e-4, 40, 60), [0.5, 1.0]])
+X = np.concatenate([-HALF, [0.0], HALF]).reshape(5, 5, 5)  # of three axes, as means differ
 EDGES = 2
-G = np.resize([1.0, -2.0, 0.5], X.size)
+G = np.resize([1.0, -2.0, 0.5], X.shape)
 # Where an area is measured: evenly over the middle, then by factors, as far as it may still grow.
 STEP, MIDDLE, FAR, FARTHER = 2e-4, 16.0, 1e7, 1e9
+
+
+INTRODUCTION = (
+    "Packages give one name to several curves, and one curve several names. A plain name has one "
+    "meaning here; a package's own stands behind its name, `snntorch.atan`, with its defaults. The "
+    "figures are those of the rules, computed with these defaults: the factor that multiplies the "
+    "gradient at 0, 0.5 and -0.5, and the area below the factor, *none* where it is infinite or "
+    "undefined. *As the first*: the params that give the first rule of a table these numbers. All "
+    "rules with their sources: [rules](rules.md); what packages do that they do not say: "
+    "[faults](peers_faults.md)."
+)
+
+
+def parts(table: Callable[[Iterable[str], Iterable[Iterable[str]]], str]) -> list[str]:
+    """Return the paragraphs of the page, with what makes a table of a header and rows."""
+    found = list(groups().values())
+    alike = [rules for rules in found if is_one_curve(rules)]
+    sections = [
+        f"## {title(rules)}\n\n{table(HEADS, rows(rules))}" for rules in found if rules not in alike
+    ]
+    names = "; ".join(", ".join(f"`{rule.name}`" for rule in rules) for rules in alike)
+    ending = "These have the same numbers and defaults under every one of their names"
+    return [INTRODUCTION, *sections, f"## One curve\n\n{ending}: {names}."]
 
 
 def groups() -> dict[str, list[xg.Rule]]:
@@ -112,17 +152,9 @@ def applied(rule: xg.Rule, g: Array, x: Array, key: int = 0, **params: Any) -> A
     """Return a rule's result; None where it needs more than that."""
     try:
         with np.errstate(all="ignore"):
-            return rule(None, g, x, **params, **drawing(rule, key))
+            return rule(None, g, x, **params, key=key)
     except RuleError:
         return None
-
-
-def drawing(rule: xg.Rule, key: int) -> dict[str, int]:
-    """Return a key for a rule that draws."""
-    needed = any(value is inspect.Parameter.empty for value in rule.params.values())
-    if needed or xg.get(rule.name).bound_rule().specialization.graph(True, {}).input("key") is None:
-        return {}
-    return {"key": key}
 
 
 def as_the_first(rule: xg.Rule, first: xg.Rule) -> str:
@@ -170,7 +202,7 @@ def multiple(own: Array, ours: Array) -> float | None:
     if not (np.isfinite(own).all() and np.isfinite(ours).all() and ours.any()):
         return None
     place = np.abs(ours).argmax()
-    times = float(own[place] / ours[place])
+    times = float(own.flat[place] / ours.flat[place])
     return times if times and agree(own, times * ours) else None
 
 
@@ -197,8 +229,8 @@ def figures(rule: xg.Rule) -> tuple[str, ...]:
 
 def is_factor(rule: xg.Rule, result: Array) -> bool:
     """Whether a rule multiplies each element by a number that depends on this element's input."""
-    alone = applied(rule, G[:1], X[:1])
-    if alone is None or not agree(alone, result[:1]):
+    alone = applied(rule, G[:1, :1, :1], X[:1, :1, :1])
+    if alone is None or not agree(alone, result[:1, :1, :1]):
         return False
     doubled = applied(rule, 2.0 * G, X)
     return doubled is not None and agree(doubled, 2.0 * result)

@@ -115,8 +115,8 @@ def s2nn(x: Tensor, alpha: Number, beta: Number) -> Tensor:
 
 
 def q_pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
-    """(1 + 2 |x| / width)^-alpha."""
-    return (1.0 + (2.0 / width) * abs(x)) ** -alpha
+    """(1 + 2 |x| / width)^-alpha; a power would raise the rounding of the sum to the alpha."""
+    return xp.exp(-(alpha * xp.log1p((2.0 / width) * abs(x))))
 
 
 def log_tailed_relu(x: Tensor, alpha: Number) -> Tensor:
@@ -137,8 +137,9 @@ def swish_sign(x: Tensor, beta: Number) -> Tensor:
     return (2.0 * beta) * (slope * (2.0 - u * xp.tanh(0.5 * u)))
 
 
-def dorefa_weights(x: Tensor) -> Tensor:
-    """(1 - tanh(x)^2) / max|tanh(x)| with a constant maximum, 0 where that is 0."""
+def dorefa_weights(grad_out: Tensor, x: Tensor) -> Tensor:
+    """grad_out * (1 - tanh(x)^2) / max|tanh(x)| with a constant maximum, 0 where that is 0."""
     largest = xp.stop_gradient(xp.norm(xp.tanh(x), ord=math.inf))
     is_zero = largest == 0.0
-    return xp.where(is_zero, 0.0, tanh(x, 1.0) / xp.where(is_zero, 1.0, largest))
+    # Divided last: the inverse of a subnormal maximum is infinite.
+    return grad_out * xp.where(is_zero, 0.0, tanh(x, 1.0)) / xp.where(is_zero, 1.0, largest)

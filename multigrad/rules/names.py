@@ -157,7 +157,7 @@ def larq_swish_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float 
     """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin: beta at zero;
     without tin the factor is 1.
 
-    Source: `swish_sign` of larq, which gives NaN where cosh overflows; the same as ours.
+    Source: `swish_sign` of larq, which gives NaN at infinity; the same as ours.
     """
     return grad_out if tin is None else grad_out * curves.swish_sign(tin, beta)
 

@@ -59,7 +59,9 @@ def clip_rms(x: Tensor, threshold: Number) -> Tensor:
 def normalize(x: Tensor, scale: Number, eps: Number) -> Tensor:
     """x * scale / (norm(x) + eps); 0 where all of it is 0."""
     top, factor = norm(x)
-    return over(x, top) * scale / (one_for_zero(factor) + eps / top)
+    unit = xp.maximum(top, eps)  # beside which neither the norm nor eps overflows
+    total = factor * over(top, unit) + eps / unit
+    return over(x, unit) * scale / one_for_zero(total)
 
 
 def clip_units(x: Tensor, tensor: Tensor, clipping: Number, eps: Number) -> Tensor:

@@ -31,7 +31,7 @@ def dorefa_weights(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), eq. 9; `DoReFa` of larq with
     mode="weights".
     """
-    return grad_out if tin is None else grad_out * curves.dorefa_weights(tin)
+    return grad_out if tin is None else curves.dorefa_weights(grad_out, tin)
 
 
 @register("quantization_noise", ranges={"factor": ">= 0 and <= 1"})
@@ -114,5 +114,5 @@ def larq_dorefa(
     if tin is None:
         return grad_out
     if mode == "weights":
-        return grad_out * curves.dorefa_weights(tin)
+        return curves.dorefa_weights(grad_out, tin)
     return grad_out * ((tin >= 0.0) & (tin <= 1.0))
