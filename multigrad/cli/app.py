@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,16 +72,23 @@ def backends() -> None:
     Console().print(table)
 
 
-@app.command(epilog="Example: multigrad rules")
-def rules() -> None:
-    """List the registered rules with their parameters."""
-    table = Table("name", "parameters", "what it does", box=SIMPLE_HEAD)
-    table.columns[0].no_wrap = True
-    for name in xg.rules():
-        rule = xg.get(name)
-        params = ", ".join(format_param(*param) for param in rule.params.items())
-        table.add_row(escape(name), escape(params), escape(summarize(rule.__doc__)))
-    Console().print(table)
+@app.command(epilog="Example: multigrad rules --like atan")
+def rules(
+    family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
+    like: Annotated[
+        str, typer.Option(help="Only those with this word in name, formula or source.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """List the registered rules by family, with their params, ranges and formulas."""
+    from multigrad.cli.listing import list_rules, print_rules
+
+    with report_errors():
+        rows = list_rules(family, like)
+        if as_json:
+            typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
+        else:
+            print_rules(rows, Console())
 
 
 @app.command(epilog="Example: multigrad show triangular --forward Heaviside")
@@ -340,14 +347,3 @@ def docs(
 def split(text: str) -> list[str]:
     """Return the words of a comma-separated option."""
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def format_param(name: str, default: object) -> str:
-    """Return a parameter with its default."""
-    required = default is inspect.Parameter.empty
-    return f"{name} (required)" if required else f"{name}={default!r}"
-
-
-def summarize(text: str | None) -> str:
-    """Return the first line of a docstring."""
-    return inspect.cleandoc(text or "").partition("\n")[0]

@@ -1,0 +1,152 @@
+"""`multigrad rules`: families, words, JSON, narrow terminals; and what a wrong name suggests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import multigrad as xg
+
+pytestmark = pytest.mark.anywhere
+needs_cli = pytest.mark.needs("typer", "rich")
+
+
+@pytest.fixture
+def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command with these words, on a screen of a width."""
+    from typer.testing import CliRunner
+
+    from multigrad.cli.app import app
+
+    def run(*words: str, width: int = 100) -> Any:
+        monkeypatch.setenv("COLUMNS", str(width))
+        return CliRunner().invoke(app, ["rules", *words])
+
+    return run
+
+
+@pytest.fixture
+def needy() -> Iterator[str]:
+    @xg.register("listed_needy")
+    def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
+        """grad_out * gain."""
+        return gain * grad_out + 0.0 * tin
+
+    yield "listed_needy"
+    xg.unregister("listed_needy")
+
+
+@needs_cli
+def test_every_rule_stands_with_its_defaults_above_its_formula(invoke: Any) -> None:
+    lines = invoke().output.splitlines()
+    named = {line.split()[0]: i for i, line in enumerate(lines) if line[:2] == "  " != line[2:4]}
+    assert set(xg.rules()) <= named.keys()
+    line, formula = lines[named["rectangular"]], lines[named["rectangular"] + 1]
+    assert "a=-0.5" in line and "b=0.5" in line
+    assert formula.strip() == (xg.get("rectangular").__doc__ or "").splitlines()[0]
+
+
+@needs_cli
+@pytest.mark.parametrize("width", [40, 60, 140])
+def test_no_line_is_wider_than_the_screen(invoke: Any, width: int) -> None:
+    output = invoke(width=width).output
+    wide = [line for line in output.splitlines() if len(line) > width and len(line.split()) > 1]
+    assert not wide
+    assert "grad_out where a <= tin <= b" in " ".join(output.split())
+
+
+@needs_cli
+def test_a_family_is_headed_by_what_its_module_says(invoke: Any) -> None:
+    lines = invoke("--family", "jamming").output.splitlines()
+    assert lines[0].startswith("jamming: Gradient jamming: multiply the gradient by uniform noise")
+    names = [line.split()[0] for line in lines if line[:2] == "  " != line[2:4]]
+    assert names == ["full_jam", "positive_jam", "rectangular_jam"]
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("atan", {"arctan", "snntorch.atan", "spikingjelly.atan"}),
+        ("SuperSpike", {"fast_sigmoid", "snnax.superspike", "spyx.superspike"}),
+        ("1308.3432", {"straight_through"}),
+        ("triangluar", {"triangular"}),
+    ],
+)
+def test_like_finds_by_name_formula_source_and_spelling(
+    invoke: Any, word: str, names: set[str]
+) -> None:
+    result = invoke("--like", word, "--json")
+    assert names <= {row["name"] for row in json.loads(result.output)}
+    assert len(json.loads(result.output)) < 10
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--family", "spikng"), "no family 'spikng'; did you mean 'spiking'?"),
+        (("--like", "xyzzy"), "no rule like 'xyzzy'"),
+        (("--family", "jamming", "--like", "arctan"), "no rule like 'arctan' among 3"),
+    ],
+)
+def test_what_finds_nothing_is_an_error(invoke: Any, words: Any, message: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@needs_cli
+def test_json_has_all_that_is_said_of_a_rule(invoke: Any) -> None:
+    rows = {row["name"]: row for row in json.loads(invoke("--json").output)}
+    assert rows.keys() == set(xg.rules())
+    row = rows["rectangular"]
+    assert row["family"] == "surrogate"
+    assert row["formula"].startswith("grad_out where a <= tin <= b, else 0")
+    assert {name: param["default"] for name, param in row["params"].items()} == {
+        "a": -0.5,
+        "b": 0.5,
+    }
+    assert row["source"].startswith('"rectangular" of FreeGrad')
+    assert row["without_tin"] == "`grad_out`, unchanged"
+
+
+@needs_cli
+def test_a_rule_of_yours_comes_first_and_marks_what_must_be_given(invoke: Any, needy: str) -> None:
+    lines = invoke().output.splitlines()
+    assert lines[0] == "Rules of yours"
+    (line,) = [line for line in lines if needy in line]
+    assert "gain (required)" in line
+    (row,) = [row for row in json.loads(invoke("--json").output) if row["name"] == needy]
+    assert (row["family"], row["params"]["gain"]["default"]) == ("", None)
+    assert row["without_tin"] == "not known"
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("triangluar", "'triangular'?"),
+        ("superspike", "'fast_sigmoid', 'snnax.superspike' or 'spikingjelly.super_spike'?"),
+        ("atan", "'arctan', 'snntorch.atan' or 'spikingjelly.atan'?"),
+        ("ste", "'straight_through' or 'snntorch.straight_through_estimator'?"),
+        ("GRL", "'gradient_reversal'?"),
+        ("larq.ste_sign", "'clipped_straight_through'?"),
+        ("snntorch.atn", "'snntorch.atan'?"),
+        ("boxcar", "'rectangular' or 'spyx.boxcar'?"),
+        ("reversal", "'gradient_reversal'?"),
+    ],
+)
+def test_a_wrong_name_suggests_what_others_call_so(word: str, names: str) -> None:
+    with pytest.raises(xg.RuleError) as raised:
+        xg.get(word)
+    assert str(raised.value).startswith(f"no rule named {word!r}; did you mean {names} (")
+
+
+@pytest.mark.parametrize("word", ["xyzzy", "", ".", "grad_out"])
+def test_a_name_like_none_suggests_none(word: str) -> None:
+    with pytest.raises(xg.RuleError) as raised:
+        xg.get(word)
+    assert "did you mean" not in str(raised.value)
