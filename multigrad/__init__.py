@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .inspection.show import show
     from .inspection.source import lower, source
     from .override import override
+    from .plotting.figure import plot
     from .registry import compose, get, register, rules, unregister
     from .rulebook.rule import Rule
     from .saving.files import from_dict, load, save
@@ -96,6 +97,7 @@ __all__ = [
     "lower",
     "override",
     "parity",
+    "plot",
     "register",
     "rules",
     "save",
@@ -142,6 +144,7 @@ _ROOMS = {
     "load": "saving.files",
     "lower": "inspection.source",
     "override": "override",
+    "plot": "plotting.figure",
     "register": "registry",
     "rules": "registry",
     "save": "saving.files",
