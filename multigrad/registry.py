@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .active.reads import NUMBERS
 from .capture.dialect import check_dialect
-from .errors import RuleError, RuleTypeError, RuleValueError
+from .errors import RuleError, RuleTypeError, RuleValueError, suggest
+from .ground.ranges import Range, read_ranges
 from .rulebook.names import (
     RULES,
     advance,
@@ -34,6 +35,7 @@ def register(
     first_order: bool = False,
     dialect: str | None = None,
     prove: bool = True,
+    ranges: Mapping[str, str | Range] | None = None,
 ) -> Callable[[Any], Rule]:
     """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
 
@@ -42,6 +44,14 @@ def register(
         >>> @xg.register("half")
         ... def half(ctx, grad_out, tin):
         ...     return 0.5 * grad_out
+
+    Params may have ranges, which are checked wherever a number is given for one:
+
+        >>> @xg.register("window", ranges={"a": "<= b", "slope": "> 0 and finite"})
+        ... def window(ctx, grad_out, tin, a=-1.0, b=1.0, slope=1.0):
+        ...     return grad_out * slope * ((tin >= a) & (tin <= b))
+        >>> xg.use("window", {"slope": -1.0})
+        RuleValueError: rule 'window': param 'slope' is > 0 and finite, got -1.0
 
     Args:
         name: the name, any non-empty string.
@@ -56,13 +66,19 @@ def register(
         prove: when it has been captured, run it once as it is on small inputs, forward and
             backward, and compare it with the graph: where they differ the graph is never used.
             `MULTIGRAD_PROVE=0` turns all proofs off.
+        ranges: the values that params take, by name: conditions joined by " and ", each a
+            comparison (>, >=, <, <=, !=) with a number or with another param, or "finite". Infinity
+            is compared as any number; NaN is in no range. A number out of its range is an error
+            where it is given (`use`, `with_params`, a call, a layer); tensors are not read.
 
     Returns:
         A decorator that returns the `Rule`, which is still callable.
 
     Raises:
         RuleError: the name is taken, or is no string.
-        RuleTypeError: the function's signature is not (ctx, grad_out, tin, **params).
+        RuleTypeError: the function's signature is not (ctx, grad_out, tin, **params), or a range is
+            for no param of it.
+        RuleValueError: a range cannot be read, or a default is out of it.
     """
     if not isinstance(name, str) or not name:
         raise RuleTypeError(
@@ -77,6 +93,7 @@ def register(
         load_library()
         rule = as_rule(function, name, native, bool(first_order), library)
         rule = rule if prove else rule.copy(prove=False)
+        rule = _with_ranges(rule, ranges)
         if _mentions(rule, name):
             raise RuleError(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
@@ -97,6 +114,29 @@ def register(
         return rule
 
     return decorate
+
+
+def _with_ranges(rule: Rule, ranges: Any) -> Rule:
+    """Return a rule with ranges for some of its params, besides those that it has."""
+    found = read_ranges(ranges, f"rule {rule.name!r}")
+    if not found:
+        return rule
+    if rule.parts:
+        raise RuleTypeError(
+            f"rule {rule.name!r} is made of others, which have the ranges; register its parts with "
+            "them"
+        )
+    signature = rule.signature
+    for name, allowed in found.items():
+        for known in (name, *allowed.others):
+            if not isinstance(known, str) or not signature.takes(known):
+                raise RuleTypeError(
+                    f"rule {rule.name!r}: ranges[{name!r}] names {known!r}, which is no param of it"
+                    f"{suggest(str(known), list(signature.params))}"
+                )
+    rule = rule.copy(ranges={**rule.own_ranges, **found})
+    rule.check_ranges(rule.bound, whole=True)
+    return rule
 
 
 def unregister(name: str) -> None:

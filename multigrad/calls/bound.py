@@ -20,7 +20,7 @@ class BoundFunction:
         params: the values, by name.
     """
 
-    __slots__ = ("_last", "_named", "function", "name", "params")
+    __slots__ = ("_last", "_named", "_rest", "function", "name", "params")
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class BoundFunction:
         # By position where they are the last ones: so a call needs no look at names.
         is_last = bool(params) and set(names[-len(params) :]) == set(params)
         self._last = tuple(params[name] for name in names[-len(params) :]) if is_last else ()
-        self._named = {} if is_last else dict(params)
+        self._rest = len(names) - len(params) if is_last else -1
+        self._named = dict(params)
 
     def __repr__(self) -> str:
         return f"<Function {self.name} with {dict(self.params)}>"
@@ -62,4 +63,6 @@ class BoundFunction:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the Function for the rest of them."""
-        return (*args, *self._last), {**self._named, **kwargs}
+        if len(args) == self._rest:  # else a default may stand between
+            return (*args, *self._last), dict(kwargs)
+        return args, {**self._named, **kwargs}

@@ -17,7 +17,7 @@ from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.methods import METHODS
-from multigrad.inspection.described import describe_all
+from multigrad.inspection.described import Param, describe_all
 from multigrad.ir.op import Op
 
 from . import attribution_docs
@@ -114,15 +114,21 @@ def render_rules() -> str:
     rows = []
     for row in sorted(describe_all(), key=operator.attrgetter("name")):
         if row.family:
-            params = code(f"{param.name}={param.default!r}" for param in row.params)
+            params = ", ".join(map(param_in_range, row.params))
             rows.append((f"`{row.name}`", row.formula, params, row.without_tin, row.source))
     return page(
         "Rules",
         f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
         "input of the forward. A rule on a parameter's gradient gets no `tin`; the fourth column "
-        "says what it then does.",
+        "says what it then does. Beside a param's default stands its range: a number out of it is "
+        "an error where it is given.",
         table(("rule", "gradient and edges", "params", "without `tin`", "source"), rows),
     )
+
+
+def param_in_range(param: Param) -> str:
+    """Return a param with its default, and its range."""
+    return f"`{param.name}={param.default!r}`" + (f" ({param.range})" if param.range else "")
 
 
 # --- dialects -----------------------------------------------------------------------------------

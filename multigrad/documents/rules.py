@@ -11,7 +11,8 @@ from typing import Any
 from .. import ops
 from ..active.identity import value_key
 from ..capture.signature import REQUIRED, TAKEN, Param, check_value, read_signature
-from ..errors import FormatError, MultigradError
+from ..errors import FormatError, MultigradError, RuleValueError
+from ..ground.ranges import Range
 from ..ir.array_values import ArrayValue
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
 from ..passes.fields import (
@@ -61,6 +62,7 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
     else:
         read_fields(data, where, RULE_FIELDS)
         own = {"function": _decode_function(make, data, dot)}
+        own["ranges"] = _decode_ranges(data["params"], f"{dot}params")
     name = read_text(data["name"], f"{dot}name")
     if not name:
         fail(f"{dot}name", "a rule's name is not empty")
@@ -118,8 +120,24 @@ def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRu
     return _known.setdefault(function.text, function)
 
 
+def _decode_ranges(items: Data, where: str) -> dict[str, Range]:
+    """Return the ranges of a rule's params, which have been read."""
+    found = {}
+    for i, item in enumerate(items):
+        if "range" in item:
+            try:
+                found[item["name"]] = Range.read(read_text(item["range"], f"{where}[{i}].range"))
+            except RuleValueError as error:
+                fail(f"{where}[{i}].range", str(error))
+    names = {item["name"] for item in items}
+    for name, allowed in found.items():
+        if not allowed.others <= names:
+            fail(where, f"the range of {name!r} names a param that there is not")
+    return found
+
+
 def _decode_param(data: Data, where: str) -> Param:
-    fields = read_fields(data, where, ("name",), ("kind", "optional", "default", "value"))
+    fields = read_fields(data, where, ("name",), ("kind", "optional", "default", "value", "range"))
     name = read_name(fields["name"], where)
     if name in TAKEN:
         fail(where, f"no param can be called {name!r}")

@@ -52,7 +52,9 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
         inner = {**outer, **rule.bound}
         return {**head, "parts": [_encode(part, inner) for part in rule.resolved_parts()]}
     given = rule.signature.select(outer)
-    bound_rule = rule.bound_rule({**_missing_values(rule, given), **given})
+    missing = _missing_values(rule, given)
+    # Whether the number that stands for one is in its range is no matter.
+    bound_rule = (rule.copy(ranges={}) if missing else rule).bound_rule({**missing, **given})
     fixed: dict[str, Any] = {}
     count = -1
     while len(fixed) > count:  # what one graph branches on is fixed in all
@@ -165,4 +167,6 @@ def _encode_param(rule: Rule, param: Param, static: Mapping[str, Any]) -> Data:
         data["default"] = _encode_param_value(rule, param.name, param.default)
     if param.name in static:
         data["value"] = encode_value(static[param.name])
+    if param.name in rule.own_ranges:
+        data["range"] = rule.own_ranges[param.name].text
     return data

@@ -58,6 +58,10 @@ class WrittenRule(Protocol):
         """Return the parts, names looked up now."""
         ...
 
+    def check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
+        """Check the values of params, as far as they are numbers and known."""
+        ...
+
     def run(self, trace: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         """Apply it inside a capture."""
         ...

@@ -154,6 +154,8 @@ class Activation:
         if then is in_force and is_fixed and known == values:
             return applied
         self.check_values(in_force)
+        if is_fixed:
+            in_force.specialization.check_numbers(values)
         bound_rule = BoundRule(in_force.specialization, values, in_force.bound_rule.token)
         applied = RuleInForce(bound_rule, in_force.draws)
         if is_fixed and in_force.counter is None:

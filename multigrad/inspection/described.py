@@ -125,12 +125,12 @@ def heading_of(module: str) -> str:
     return first.removesuffix(".")
 
 
-def describe_params(obj: Any) -> tuple[Param, ...]:
+def describe_params(rule: Rule) -> tuple[Param, ...]:
     """Return the params of a rule with their ranges."""
-    ranges = getattr(obj, "ranges", {})
+    ranges = rule.ranges
     return tuple(
         Param(name, default, ranges[name].text if name in ranges else "")
-        for name, default in obj.params.items()
+        for name, default in rule.params.items()
     )
 
 
@@ -151,7 +151,7 @@ def without_input(rule: Rule) -> str:
 def numbers_for(rule: Rule) -> dict[str, float]:
     """Return a value for each param that is a float: not its default, where its range allows."""
     found = {name: TRIED for name, value in rule.params.items() if type(value) is float}
-    ranges = getattr(rule, "ranges", {})
+    ranges = rule.ranges
     known = {**rule.params, **found}
     return {k: v for k, v in found.items() if k not in ranges or ranges[k].holds(v, known)}
 

@@ -189,9 +189,11 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
 
 
 def without_texts(data: Any) -> Any:
-    """Return a document without what does not act: a rule's name, docstring, and place of code."""
+    """Return a document without what does not act on a gradient: a rule's name, docstring, place of
+    code, and ranges.
+    """
     if isinstance(data, Mapping):
-        texts = ("doc", "at", "name") if "first_order" in data else ("at",)
+        texts = ("doc", "at", "name") if "first_order" in data else ("at", "range")
         return {k: without_texts(v) for k, v in data.items() if k not in texts}
     return [without_texts(item) for item in data] if isinstance(data, list) else data
 

@@ -18,7 +18,7 @@ MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
 
 
 def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> BoundRule:
-    """Check params against the rule's signature and return the BoundRule."""
+    """Check params against the rule's signature and ranges and return the BoundRule."""
     given = read_params(params)
     signature = rule.signature
     rule._check_names(given, signature)
@@ -32,6 +32,7 @@ def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> Boun
     for name, value in values.items():
         is_runtime, value = check_value(rule.name, signature.param(name), value)
         (runtime if is_runtime else static)[name] = value
+    rule.check_ranges({**runtime, **static}, whole=True)
     known = rule._specializations
     rule, hidden = _hide_bound(rule.frozen(), {*signature.params, *values})
     runtime.update(hidden)

@@ -29,6 +29,7 @@ from ..documents.rules_to_data import encode_rule
 from ..errors import RuleTypeError, TraceError
 from ..functions.function import Function
 from ..ground.fixed import FixedParams
+from ..ground.ranges import Range, both
 from ..lowering.forwards import find_forward
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
@@ -49,6 +50,7 @@ __all__ = [
 ]
 Tensor = Any
 ATTRIBUTES = ("name", "function", "parts", "native", "bound", "first_order", "library", "prove")
+NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
 class Rule:
@@ -78,7 +80,9 @@ class Rule:
         first_order: bool = False,
         library: str = "",
         prove: bool = True,
+        ranges: Mapping[str, Range] | None = None,
     ) -> None:
+        self.own_ranges = NO_RANGES if not ranges else types.MappingProxyType(dict(ranges))
         self.first_order = first_order
         self.library = library
         self.prove = prove
@@ -126,6 +130,46 @@ class Rule:
         defaults = {name: param.default for name, param in self.signature.params.items()}
         return FixedParams(defaults, "write rule.with_params(name=value)")
 
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The ranges of the parameters that may be set, for those that have one."""
+        found = dict(self.own_ranges)
+        for part in self.resolved_parts():
+            for name, allowed in part.ranges.items():
+                found[name] = both(found.get(name), allowed)
+        for name in self.bound:
+            found.pop(name, None)
+        return types.MappingProxyType(found)
+
+    def check_param(self, name: str, value: Any) -> None:
+        """Check a number against the range of a param, as `use` and a call do; for a number that
+        changes.
+
+        Raises:
+            RuleTypeError: the rule takes no such param, or not that kind of value.
+            RuleValueError: it is out of its range.
+        """
+        signature = self.signature
+        self._check_names({name: value}, signature)
+        self.check_ranges({name: check_value(self.name, signature.param(name), value)[1]})
+
+    def check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
+        """Check the values of params, as far as they are numbers and known.
+
+        Args:
+            whole: they are all that is given: the others have their defaults.
+
+        Raises:
+            RuleValueError: one is out of its range.
+        """
+        if whole and self.own_ranges:
+            values = {**self.params, **values}
+        for name, allowed in self.own_ranges.items():
+            if name in values and not allowed.holds(values[name], values):
+                allowed.check(f"rule {self.name!r}", name, values[name], values)
+        for part in self.resolved_parts():
+            part.check_ranges({**part.signature.select(values), **part.bound}, whole=whole)
+
     def resolved_parts(self) -> tuple[Rule, ...]:
         """Return the parts of a composed rule, names looked up now."""
         return tuple(resolve(part) for part in self.parts)
@@ -136,18 +180,20 @@ class Rule:
 
         Raises:
             RuleTypeError: the rule takes no such param, or not that kind of value.
+            RuleValueError: a value is out of its range.
         """
         signature = self.signature
         self._check_names(params, signature)
         bound = dict(self.bound)
         for name, value in params.items():
             bound[name] = check_value(self.name, signature.param(name), value)[1]
+        self.check_ranges(bound)
         return self.copy(bound=bound)
 
     def copy(self, **changes: Any) -> Rule:
         """Return this rule with other attributes."""
         own = {name: getattr(self, name) for name in ATTRIBUTES}
-        other = Rule(**{**own, **changes})
+        other = Rule(**{"ranges": self.own_ranges, **own, **changes})
         if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
             other._specializations = self._specializations
         return other
@@ -208,6 +254,7 @@ class Rule:
 
         Raises:
             RuleTypeError: an unknown param, a missing one or a wrong kind of value.
+            RuleValueError: a value is out of its range.
         """
         return make_bound_rule(self, params)
 
@@ -254,6 +301,7 @@ class Rule:
             params = {**dict(zip(names, args, strict=False)), **params}
         if isinstance(grad_out, Value):
             self._check_names(params, self.signature)
+            self.check_ranges({**params, **self.bound}, whole=True)
             return self.run(grad_out.trace, grad_out, tin, params)
         key = None if self.signature.takes("key") else params.pop("key", None)
         in_force = RuleInForce(self.bound_rule(params), FREE if key is None else keyed(key))
@@ -306,7 +354,8 @@ class Rule:
         if known is not None and known.function is self.function is not None and not known.bound:
             return _by_name, (self.name, dict(self.bound))
         own = {name: getattr(self, name) for name in ATTRIBUTES}
-        return _rebuild, ({**own, "bound": dict(self.bound)},)
+        own["bound"] = dict(self.bound)
+        return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
 
 
 def _by_name(name: str, bound: Mapping[str, Any]) -> Rule:

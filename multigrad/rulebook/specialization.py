@@ -68,6 +68,7 @@ class Specialization:
         self.under: dict[str, Any] = {}
         self.id = code.id
         self._code = code
+        self._in_range: tuple[Any, ...] = ()
 
     @property
     def entries(self) -> dict[Any, Any]:
@@ -158,6 +159,16 @@ class Specialization:
                 f"{self.uncapturable}; run as it is on {owner}, it failed: {failure}"
             ) from failure
         return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
+
+    def check_numbers(self, values: tuple[Any, ...]) -> None:
+        """Check values of the run-time params that are numbers, which a call gives anew.
+
+        Raises:
+            RuleValueError: one is out of its range.
+        """
+        if values != self._in_range:
+            self.rule.check_ranges(self._given(values), whole=True)
+            self._in_range = values
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return all params with their values, without those that parts have bound."""

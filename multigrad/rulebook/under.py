@@ -17,6 +17,7 @@ from ..calls.arguments import Layout, Leaf, lay_out
 from ..calls.recipe import Recipe, Recorded, Variant
 from ..errors import TraceError
 from ..functions.function import Function
+from ..ground.ranges import as_number
 from ..ground.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
@@ -107,13 +108,18 @@ class RuleUnder(Recipe):
         return lay_out(tree, rows)
 
     def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the params that are tensors.
+        """Check the params: numbers against their ranges, tensors against the input.
 
         Raises:
+            RuleValueError: a number is out of its range.
             MultigradError: one is a tensor of another framework, or on another device.
         """
-        if any(type(value) is not float for value in leaves[1:]):
-            check_values(self.subject, self.runtime, backend, leaves[0], leaves[1:])
+        values = tuple(leaves[1:])
+        if any(type(value) is not float for value in values):
+            check_values(self.subject, self.runtime, backend, leaves[0], values)
+            values = tuple(map(as_number, values))
+        if self.specialization is not None:
+            self.specialization.check_numbers(values)
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
         """Return its graphs.

@@ -34,7 +34,7 @@ def deconvnet(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return xp.maximum(grad_out, 0.0)
 
 
-@register("beta_smooth")
+@register("beta_smooth", ranges={"beta": "finite"})
 def beta_smooth(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 10.0) -> Tensor:
     """grad_out * s(beta tin), s the logistic sigmoid: 1 / 2 at zero.
 

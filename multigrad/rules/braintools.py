@@ -14,7 +14,7 @@ from . import curves
 Tensor = Any
 
 
-@register("braintools.sigmoid")
+@register("braintools.sigmoid", ranges={"alpha": "> 0 and finite"})
 def sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0) -> Tensor:
     """grad_out * alpha * s(alpha tin) * (1 - s(alpha tin)), s the logistic sigmoid.
 
@@ -23,7 +23,7 @@ def sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0) 
     return grad_out if tin is None else grad_out * curves.sigmoid(tin, alpha)
 
 
-@register("braintools.piecewise_quadratic")
+@register("braintools.piecewise_quadratic", ranges={"alpha": "> 0 and finite"})
 def piecewise_quadratic(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
 ) -> Tensor:
@@ -34,7 +34,7 @@ def piecewise_quadratic(
     return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, alpha)
 
 
-@register("braintools.piecewise_exp")
+@register("braintools.piecewise_exp", ranges={"alpha": "> 0 and finite"})
 def piecewise_exp(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * (alpha / 2) * exp(-alpha * |tin|): alpha / 2 at zero.
 
@@ -43,7 +43,7 @@ def piecewise_exp(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float =
     return grad_out if tin is None else grad_out * curves.exponential(tin, 0.5 * alpha, alpha)
 
 
-@register("braintools.soft_sign")
+@register("braintools.soft_sign", ranges={"alpha": "> 0 and finite"})
 def soft_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * (alpha / 2) / (1 + alpha * |tin|)^2: alpha / 2 at zero.
 
@@ -52,7 +52,7 @@ def soft_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
     return grad_out if tin is None else grad_out * (0.5 * alpha * curves.fast_sigmoid(tin, alpha))
 
 
-@register("braintools.arctan")
+@register("braintools.arctan", ranges={"alpha": "> 0 and finite"})
 def arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero.
 
@@ -61,7 +61,7 @@ def arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -
     return grad_out if tin is None else grad_out * curves.arctan(tin, alpha)
 
 
-@register("braintools.nonzero_sign_log")
+@register("braintools.nonzero_sign_log", ranges={"alpha": "> 0 and finite"})
 def nonzero_sign_log(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out / (1 / alpha + |tin|): alpha at zero.
 
@@ -70,7 +70,7 @@ def nonzero_sign_log(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: floa
     return grad_out if tin is None else grad_out * curves.nonzero_sign_log(tin, alpha)
 
 
-@register("braintools.erf")
+@register("braintools.erf", ranges={"alpha": "> 0 and finite"})
 def erf(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * alpha / sqrt(pi) * exp(-(alpha * tin)^2): alpha / sqrt(pi) at zero.
 
@@ -79,7 +79,7 @@ def erf(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> T
     return grad_out if tin is None else grad_out * curves.erf(tin, alpha)
 
 
-@register("braintools.piecewise_leaky_relu")
+@register("braintools.piecewise_leaky_relu", ranges={"c": "finite", "w": "> 0 and finite"})
 def piecewise_leaky_relu(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, c: float = 0.01, w: float = 1.0
 ) -> Tensor:
@@ -90,7 +90,9 @@ def piecewise_leaky_relu(
     return grad_out if tin is None else grad_out * xp.where(abs(tin) <= w, 0.5 / w, c)
 
 
-@register("braintools.squarewave_fourier_series")
+@register(
+    "braintools.squarewave_fourier_series", ranges={"n": ">= 1", "t_period": "> 0 and finite"}
+)
 def squarewave_fourier_series(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, n: int = 2, t_period: float = 8.0
 ) -> Tensor:
@@ -102,7 +104,7 @@ def squarewave_fourier_series(
     return grad_out if tin is None else grad_out * curves.squarewave_fourier(tin, n, t_period)
 
 
-@register("braintools.s2nn")
+@register("braintools.s2nn", ranges={"alpha": "> 0 and finite", "beta": "finite"})
 def s2nn(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0, beta: float = 1.0
 ) -> Tensor:
@@ -114,7 +116,7 @@ def s2nn(
     return grad_out if tin is None else grad_out * curves.s2nn(tin, alpha, beta)
 
 
-@register("braintools.q_pseudo_spike")
+@register("braintools.q_pseudo_spike", ranges={"alpha": "> 0 and finite"})
 def q_pseudo_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (1 + 2 |tin| / (alpha + 1))^-alpha: 1 at zero.
 
@@ -125,7 +127,7 @@ def q_pseudo_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float 
     return grad_out if tin is None else grad_out * curves.q_pseudo_spike(tin, alpha, alpha + 1.0)
 
 
-@register("braintools.leaky_relu")
+@register("braintools.leaky_relu", ranges={"alpha": "finite", "beta": "finite"})
 def leaky_relu(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.1, beta: float = 1.0
 ) -> Tensor:
@@ -136,7 +138,7 @@ def leaky_relu(
     return grad_out if tin is None else grad_out * xp.where(tin < 0.0, alpha, beta)
 
 
-@register("braintools.log_tailed_relu")
+@register("braintools.log_tailed_relu", ranges={"alpha": "finite"})
 def log_tailed_relu(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.0) -> Tensor:
     """grad_out / tin where tin > 1, grad_out where 0 < tin <= 1, else alpha * grad_out.
 
@@ -145,7 +147,7 @@ def log_tailed_relu(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float
     return grad_out if tin is None else grad_out * curves.log_tailed_relu(tin, alpha)
 
 
-@register("braintools.relu_grad")
+@register("braintools.relu_grad", ranges={"alpha": "finite", "width": ">= 0 and finite"})
 def relu_grad(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3, width: float = 1.0
 ) -> Tensor:
@@ -156,7 +158,7 @@ def relu_grad(
     return grad_out if tin is None else grad_out * (alpha * xp.maximum(width - abs(tin), 0.0))
 
 
-@register("braintools.gaussian_grad")
+@register("braintools.gaussian_grad", ranges={"sigma": "> 0 and finite", "alpha": "finite"})
 def gaussian_grad(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, sigma: float = 0.5, alpha: float = 0.5
 ) -> Tensor:
@@ -167,7 +169,10 @@ def gaussian_grad(
     return grad_out if tin is None else grad_out * (alpha * curves.normal(tin, 0.0, sigma))
 
 
-@register("braintools.multi_gaussian_grad")
+@register(
+    "braintools.multi_gaussian_grad",
+    ranges={"h": "finite", "s": "> 0 and finite", "sigma": "> 0 and finite", "scale": "finite"},
+)
 def multi_gaussian_grad(
     ctx: Any,
     grad_out: Tensor,
@@ -187,7 +192,7 @@ def multi_gaussian_grad(
     return grad_out * (scale * curves.multi_gaussian(tin, 0.0, sigma, h, s))
 
 
-@register("braintools.inv_square_grad")
+@register("braintools.inv_square_grad", ranges={"alpha": ">= 0 and finite"})
 def inv_square_grad(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
     """grad_out / (1 + alpha * |tin|)^2: 1 at zero.
 
@@ -196,7 +201,7 @@ def inv_square_grad(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float
     return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, alpha)
 
 
-@register("braintools.slayer_grad")
+@register("braintools.slayer_grad", ranges={"alpha": ">= 0 and finite"})
 def slayer_grad(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * exp(-alpha * |tin|): 1 at zero.
 

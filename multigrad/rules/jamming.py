@@ -29,7 +29,7 @@ def positive_jam(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out * (jam if tin is None else xp.where(tin >= 0, jam, 0.0))
 
 
-@register("rectangular_jam")
+@register("rectangular_jam", ranges={"a": "<= b", "b": ">= a"})
 def rectangular_jam(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, a: float = -5.0, b: float = 5.0
 ) -> Tensor:

@@ -15,7 +15,7 @@ from . import curves
 Tensor = Any
 
 
-@register("norse.super")
+@register("norse.super", ranges={"alpha": ">= 0 and finite"})
 def norse_super(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
     """grad_out / (1 + alpha * |tin|)^2: 1 at zero.
 
@@ -25,7 +25,7 @@ def norse_super(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1
     return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, alpha)
 
 
-@register("norse.triangle")
+@register("norse.triangle", ranges={"alpha": "finite"})
 def norse_triangle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3) -> Tensor:
     """grad_out * alpha * max(0, 1 - |tin|): alpha at zero, 0 from |tin| = 1 on.
 
@@ -34,7 +34,7 @@ def norse_triangle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float 
     return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, 1.0)
 
 
-@register("norse.tanh")
+@register("norse.tanh", ranges={"alpha": ">= 0 and finite"})
 def norse_tanh(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
     """grad_out * (1 - tanh(alpha * tin)^2): 1 at zero.
 
@@ -43,7 +43,7 @@ def norse_tanh(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 10
     return grad_out if tin is None else grad_out * curves.tanh(tin, alpha)
 
 
-@register("norse.circ")
+@register("norse.circ", ranges={"alpha": "> 0 and finite"})
 def norse_circ(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0) -> Tensor:
     """grad_out * alpha^3 / (alpha^2 + tin^2)^(3/2): 1 at zero.
 
@@ -52,7 +52,7 @@ def norse_circ(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 10
     return grad_out if tin is None else grad_out * curves.circle(tin, alpha)
 
 
-@register("norse.heavi_erfc")
+@register("norse.heavi_erfc", ranges={"alpha": ">= 0 and finite"})
 def norse_heavi_erfc(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0
 ) -> Tensor:
@@ -63,7 +63,7 @@ def norse_heavi_erfc(
     return grad_out if tin is None else grad_out * curves.bell(tin, 2.0 * math.pi**-0.5, alpha)
 
 
-@register("sinabs.Heaviside")
+@register("sinabs.Heaviside", ranges={"window": "finite", "threshold": "> 0 and finite"})
 def sinabs_heaviside(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 1.0, threshold: float = 1.0
 ) -> Tensor:
@@ -74,7 +74,9 @@ def sinabs_heaviside(
     return grad_out if tin is None else grad_out * ((tin >= -window) / threshold)
 
 
-@register("sinabs.Gaussian")
+@register(
+    "sinabs.Gaussian", ranges={"mu": "finite", "sigma": "> 0 and finite", "grad_scale": "finite"}
+)
 def sinabs_gaussian(
     ctx: Any,
     grad_out: Tensor,
@@ -90,7 +92,16 @@ def sinabs_gaussian(
     return grad_out if tin is None else grad_out * (grad_scale * curves.normal(tin, mu, sigma))
 
 
-@register("sinabs.MultiGaussian")
+@register(
+    "sinabs.MultiGaussian",
+    ranges={
+        "mu": "finite",
+        "sigma": "> 0 and finite",
+        "h": "finite",
+        "s": "> 0 and finite",
+        "grad_scale": "finite",
+    },
+)
 def sinabs_multi_gaussian(
     ctx: Any,
     grad_out: Tensor,
@@ -111,7 +122,10 @@ def sinabs_multi_gaussian(
     return grad_out * (grad_scale * curves.multi_gaussian(tin, mu, sigma, h, s))
 
 
-@register("sinabs.SingleExponential")
+@register(
+    "sinabs.SingleExponential",
+    ranges={"grad_width": "> 0 and finite", "grad_scale": "finite", "threshold": "> 0 and finite"},
+)
 def sinabs_single_exponential(
     ctx: Any,
     grad_out: Tensor,
@@ -131,7 +145,10 @@ def sinabs_single_exponential(
     )
 
 
-@register("sinabs.PeriodicExponential")
+@register(
+    "sinabs.PeriodicExponential",
+    ranges={"grad_width": "> 0 and finite", "grad_scale": "finite", "threshold": "> 0 and finite"},
+)
 def sinabs_periodic_exponential(
     ctx: Any,
     grad_out: Tensor,
@@ -150,7 +167,7 @@ def sinabs_periodic_exponential(
     return grad_out * curves.periodic_exponential(tin, grad_scale, grad_width, threshold)
 
 
-@register("spyx.boxcar")
+@register("spyx.boxcar", ranges={"width": ">= 0", "height": "finite"})
 def spyx_boxcar(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, width: float = 2.0, height: float = 0.5
 ) -> Tensor:
@@ -162,7 +179,7 @@ def spyx_boxcar(
     return grad_out if tin is None else grad_out * (height * (abs(tin) < 0.5 * width))
 
 
-@register("spyx.triangular")
+@register("spyx.triangular", ranges={"k": "finite"})
 def spyx_triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) -> Tensor:
     """grad_out * max(0, 1 - |k tin|): 1 at zero, 0 from |tin| = 1 / k on.
 
@@ -171,7 +188,7 @@ def spyx_triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2
     return grad_out if tin is None else grad_out * curves.triangle(tin, 1.0, abs(k))
 
 
-@register("spyx.arctan")
+@register("spyx.arctan", ranges={"k": ">= 0 and finite"})
 def spyx_arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) -> Tensor:
     """grad_out / (pi * (1 + (pi k tin)^2)): 1 / pi at zero.
 
@@ -180,7 +197,7 @@ def spyx_arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) 
     return grad_out if tin is None else grad_out * curves.cauchy(tin, 1.0 / math.pi, math.pi * k)
 
 
-@register("spyx.superspike")
+@register("spyx.superspike", ranges={"k": ">= 0 and finite"})
 def spyx_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 25.0) -> Tensor:
     """grad_out / (1 + k * |tin|)^2: 1 at zero.
 
@@ -189,7 +206,7 @@ def spyx_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2
     return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, k)
 
 
-@register("spyx.tanh")
+@register("spyx.tanh", ranges={"k": ">= 0 and finite"})
 def spyx_tanh(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 1.0) -> Tensor:
     """grad_out * (1 - tanh(k * tin)^2): 1 at zero.
 
@@ -198,7 +215,7 @@ def spyx_tanh(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 1.0) ->
     return grad_out if tin is None else grad_out * curves.tanh(tin, k)
 
 
-@register("snnax.superspike")
+@register("snnax.superspike", ranges={"beta": ">= 0 and finite"})
 def snnax_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 10.0) -> Tensor:
     """grad_out / (1 + beta * |tin|): 1 at zero.
 
@@ -208,7 +225,7 @@ def snnax_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float
     return grad_out if tin is None else grad_out / (1.0 + beta * abs(tin))
 
 
-@register("snnax.sigmoid")
+@register("snnax.sigmoid", ranges={"beta": "> 0 and finite"})
 def snnax_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 1.0) -> Tensor:
     """grad_out * s(beta tin) * (1 - s(beta tin)) * beta, s the logistic sigmoid: beta / 4 at zero.
 
@@ -217,7 +234,7 @@ def snnax_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 
     return grad_out if tin is None else grad_out * curves.sigmoid(tin, beta)
 
 
-@register("snnax.piecewise")
+@register("snnax.piecewise", ranges={"beta": ">= 0"})
 def snnax_piecewise(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 0.5) -> Tensor:
     """grad_out where -beta < tin < beta, else 0; the edges do not belong to it.
 

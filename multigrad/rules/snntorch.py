@@ -32,7 +32,7 @@ def heaviside(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out if tin is None else grad_out * (tin > 0.0)
 
 
-@register("snntorch.triangular")
+@register("snntorch.triangular", ranges={"threshold": "finite"})
 def triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float = 1.0) -> Tensor:
     """grad_out * threshold where tin < 0, else -threshold * grad_out (-threshold at zero).
 
@@ -42,7 +42,7 @@ def triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float 
     return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, -threshold, threshold)
 
 
-@register("snntorch.fast_sigmoid")
+@register("snntorch.fast_sigmoid", ranges={"slope": ">= 0 and finite"})
 def fast_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 25.0) -> Tensor:
     """grad_out / (1 + slope * |tin|)^2: 1 at zero.
 
@@ -51,7 +51,7 @@ def fast_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 
     return grad_out if tin is None else grad_out * curves.fast_sigmoid(tin, slope)
 
 
-@register("snntorch.atan")
+@register("snntorch.atan", ranges={"alpha": "> 0 and finite"})
 def atan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero.
 
@@ -60,7 +60,7 @@ def atan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> 
     return grad_out if tin is None else grad_out * curves.arctan(tin, alpha)
 
 
-@register("snntorch.sigmoid")
+@register("snntorch.sigmoid", ranges={"slope": "> 0 and finite"})
 def sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 25.0) -> Tensor:
     """grad_out * slope * s(slope tin) * (1 - s(slope tin)), s the logistic sigmoid: slope / 4 at
     zero.
@@ -71,7 +71,7 @@ def sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 25.0)
     return grad_out if tin is None else grad_out * curves.sigmoid(tin, slope)
 
 
-@register("snntorch.spike_rate_escape")
+@register("snntorch.spike_rate_escape", ranges={"beta": ">= 0 and finite", "slope": "finite"})
 def spike_rate_escape(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 1.0, slope: float = 25.0
 ) -> Tensor:
@@ -82,7 +82,7 @@ def spike_rate_escape(
     return grad_out if tin is None else grad_out * curves.exponential(tin - 1.0, slope, beta)
 
 
-@register("snntorch.SFS")
+@register("snntorch.SFS", ranges={"slope": ">= 0 and finite", "B": "finite"})
 def sfs(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 25.0, B: float = 1.0
 ) -> Tensor:
@@ -93,7 +93,7 @@ def sfs(
     return grad_out if tin is None else grad_out * (curves.fast_sigmoid(tin, slope) * (tin > B))
 
 
-@register("snntorch.SSO")
+@register("snntorch.SSO", ranges={"mean": "finite", "variance": ">= 0 and finite"})
 def sso(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, mean: float = 0.0, variance: float = 0.2
 ) -> Tensor:
@@ -107,7 +107,7 @@ def sso(
     return grad_out * xp.where(tin > 0.0, 1.0, (xp.rand_like(tin) - 0.5 + mean) * variance)
 
 
-@register("snntorch.LSO")
+@register("snntorch.LSO", ranges={"slope": "finite"})
 def lso(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 0.1) -> Tensor:
     """grad_out where tin > 0, else grad_out * slope (slope at zero).
 

@@ -16,7 +16,7 @@ from . import curves
 Tensor = Any
 
 
-@register("unit_rectangular")
+@register("unit_rectangular", ranges={"alpha": "> 0 and finite"})
 def unit_rectangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * alpha where |tin| < 1 / (2 alpha), else 0: of area 1, without its edges.
 
@@ -25,7 +25,7 @@ def unit_rectangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: floa
     return grad_out if tin is None else grad_out * (alpha * (abs(tin) < 0.5 / alpha))
 
 
-@register("piecewise_quadratic")
+@register("piecewise_quadratic", ranges={"alpha": "> 0 and finite"})
 def piecewise_quadratic(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
 ) -> Tensor:
@@ -37,7 +37,7 @@ def piecewise_quadratic(
     return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, alpha)
 
 
-@register("sparse_fast_sigmoid")
+@register("sparse_fast_sigmoid", ranges={"slope": ">= 0 and finite", "threshold": "finite"})
 def sparse_fast_sigmoid(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 25.0, threshold: float = 1.0
 ) -> Tensor:
@@ -50,7 +50,7 @@ def sparse_fast_sigmoid(
     return grad_out * (curves.fast_sigmoid(tin, slope) * (tin > threshold))
 
 
-@register("soft_sign_surrogate")
+@register("soft_sign_surrogate", ranges={"alpha": "> 0 and finite"})
 def soft_sign_surrogate(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0
 ) -> Tensor:
@@ -61,7 +61,7 @@ def soft_sign_surrogate(
     return grad_out if tin is None else grad_out * (0.5 * alpha * curves.fast_sigmoid(tin, alpha))
 
 
-@register("tanh_surrogate")
+@register("tanh_surrogate", ranges={"slope": ">= 0 and finite"})
 def tanh_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 1.0) -> Tensor:
     """grad_out * (1 - tanh(slope * tin)^2): 1 at zero.
 
@@ -71,7 +71,7 @@ def tanh_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float 
     return grad_out if tin is None else grad_out * curves.tanh(tin, slope)
 
 
-@register("erf_surrogate")
+@register("erf_surrogate", ranges={"alpha": "> 0 and finite"})
 def erf_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * alpha / sqrt(pi) * exp(-(alpha * tin)^2): alpha / sqrt(pi) at zero.
 
@@ -80,7 +80,7 @@ def erf_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float =
     return grad_out if tin is None else grad_out * curves.erf(tin, alpha)
 
 
-@register("circle")
+@register("circle", ranges={"alpha": "> 0 and finite"})
 def circle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * alpha^3 / (alpha^2 + tin^2)^(3/2): 1 at zero, 0.35 at |tin| = alpha.
 
@@ -89,7 +89,7 @@ def circle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -
     return grad_out if tin is None else grad_out * curves.circle(tin, alpha)
 
 
-@register("gaussian")
+@register("gaussian", ranges={"mean": "finite", "sigma": "> 0 and finite", "scale": "finite"})
 def gaussian(
     ctx: Any,
     grad_out: Tensor,
@@ -105,7 +105,16 @@ def gaussian(
     return grad_out if tin is None else grad_out * (scale * curves.normal(tin, mean, sigma))
 
 
-@register("multi_gaussian")
+@register(
+    "multi_gaussian",
+    ranges={
+        "mean": "finite",
+        "sigma": "> 0 and finite",
+        "h": "finite",
+        "s": "> 0 and finite",
+        "scale": "finite",
+    },
+)
 def multi_gaussian(
     ctx: Any,
     grad_out: Tensor,
@@ -126,7 +135,7 @@ def multi_gaussian(
     return grad_out * (scale * curves.multi_gaussian(tin, mean, sigma, h, s))
 
 
-@register("exponential")
+@register("exponential", ranges={"alpha": ">= 0 and finite", "scale": "finite"})
 def exponential(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0, scale: float = 1.0
 ) -> Tensor:
@@ -137,7 +146,10 @@ def exponential(
     return grad_out if tin is None else grad_out * curves.exponential(tin, scale, alpha)
 
 
-@register("periodic_exponential")
+@register(
+    "periodic_exponential",
+    ranges={"width": "> 0 and finite", "threshold": "> 0 and finite", "scale": "finite"},
+)
 def periodic_exponential(
     ctx: Any,
     grad_out: Tensor,
@@ -157,7 +169,7 @@ def periodic_exponential(
     return grad_out * curves.periodic_exponential(tin, scale, width, threshold)
 
 
-@register("nonzero_sign_log")
+@register("nonzero_sign_log", ranges={"alpha": "> 0 and finite"})
 def nonzero_sign_log(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out / (1 / alpha + |tin|): alpha at zero.
 
@@ -166,7 +178,7 @@ def nonzero_sign_log(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: floa
     return grad_out if tin is None else grad_out * curves.nonzero_sign_log(tin, alpha)
 
 
-@register("piecewise_leaky_relu")
+@register("piecewise_leaky_relu", ranges={"w": "> 0 and finite", "c": "finite"})
 def piecewise_leaky_relu(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, w: float = 1.0, c: float = 0.01
 ) -> Tensor:
@@ -177,7 +189,7 @@ def piecewise_leaky_relu(
     return grad_out if tin is None else grad_out * xp.where(abs(tin) < w, 0.5 / w, c)
 
 
-@register("squarewave_fourier")
+@register("squarewave_fourier", ranges={"n": ">= 1", "period": "> 0 and finite"})
 def squarewave_fourier(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, n: int = 2, period: float = 8.0
 ) -> Tensor:
@@ -189,7 +201,7 @@ def squarewave_fourier(
     return grad_out if tin is None else grad_out * curves.squarewave_fourier(tin, n, period)
 
 
-@register("s2nn")
+@register("s2nn", ranges={"alpha": "> 0 and finite", "beta": "finite"})
 def s2nn(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0, beta: float = 1.0
 ) -> Tensor:
@@ -201,7 +213,7 @@ def s2nn(
     return grad_out if tin is None else grad_out * curves.s2nn(tin, alpha, beta)
 
 
-@register("q_pseudo_spike")
+@register("q_pseudo_spike", ranges={"alpha": "> 1 and finite"})
 def q_pseudo_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (1 + 2 |tin| / (alpha - 1))^-alpha, for alpha > 1: 1 at zero.
 
@@ -210,7 +222,7 @@ def q_pseudo_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float 
     return grad_out if tin is None else grad_out * curves.q_pseudo_spike(tin, alpha, alpha - 1.0)
 
 
-@register("leaky_k_relu")
+@register("leaky_k_relu", ranges={"leak": "finite", "k": "finite"})
 def leaky_k_relu(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, leak: float = 0.0, k: float = 1.0
 ) -> Tensor:
@@ -221,7 +233,7 @@ def leaky_k_relu(
     return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, k, leak)
 
 
-@register("leaky_spike")
+@register("leaky_spike", ranges={"slope": "finite"})
 def leaky_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 0.1) -> Tensor:
     """grad_out where tin > 0, else grad_out * slope (slope at zero).
 
@@ -230,7 +242,7 @@ def leaky_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 0
     return grad_out if tin is None else grad_out * xp.where(tin > 0.0, 1.0, slope)
 
 
-@register("log_tailed_relu")
+@register("log_tailed_relu", ranges={"alpha": "finite"})
 def log_tailed_relu(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.0) -> Tensor:
     """grad_out / tin where tin > 1, grad_out where 0 < tin <= 1, else alpha * grad_out (alpha at
     zero).
@@ -240,7 +252,7 @@ def log_tailed_relu(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float
     return grad_out if tin is None else grad_out * curves.log_tailed_relu(tin, alpha)
 
 
-@register("fake_numerical_gradient")
+@register("fake_numerical_gradient", ranges={"alpha": ">= 0 and finite"})
 def fake_numerical_gradient(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3
 ) -> Tensor:
@@ -251,7 +263,7 @@ def fake_numerical_gradient(
     return grad_out if tin is None else grad_out * curves.numerical(tin, alpha)
 
 
-@register("spike_rate_escape")
+@register("spike_rate_escape", ranges={"beta": ">= 0 and finite", "slope": "finite"})
 def spike_rate_escape(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 1.0, slope: float = 25.0
 ) -> Tensor:
@@ -262,7 +274,7 @@ def spike_rate_escape(
     return grad_out if tin is None else grad_out * curves.exponential(tin - 1.0, slope, beta)
 
 
-@register("stochastic_spike")
+@register("stochastic_spike", ranges={"mean": "finite", "variance": ">= 0 and finite"})
 def stochastic_spike(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, mean: float = 0.0, variance: float = 0.2
 ) -> Tensor:

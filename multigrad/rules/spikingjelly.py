@@ -15,7 +15,7 @@ from . import curves
 Tensor = Any
 
 
-@register("spikingjelly.piecewise_quadratic")
+@register("spikingjelly.piecewise_quadratic", ranges={"alpha": "> 0 and finite"})
 def piecewise_quadratic(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
 ) -> Tensor:
@@ -26,7 +26,7 @@ def piecewise_quadratic(
     return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, alpha)
 
 
-@register("spikingjelly.piecewise_exp")
+@register("spikingjelly.piecewise_exp", ranges={"alpha": "> 0 and finite"})
 def piecewise_exp(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * (alpha / 2) * exp(-alpha * |tin|): alpha / 2 at zero.
 
@@ -35,7 +35,7 @@ def piecewise_exp(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float =
     return grad_out if tin is None else grad_out * curves.exponential(tin, 0.5 * alpha, alpha)
 
 
-@register("spikingjelly.sigmoid")
+@register("spikingjelly.sigmoid", ranges={"alpha": "> 0 and finite"})
 def sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0) -> Tensor:
     """grad_out * alpha * s(alpha tin) * (1 - s(alpha tin)), s the logistic sigmoid: alpha / 4 at
     zero.
@@ -45,7 +45,7 @@ def sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0) 
     return grad_out if tin is None else grad_out * curves.sigmoid(tin, alpha)
 
 
-@register("spikingjelly.soft_sign")
+@register("spikingjelly.soft_sign", ranges={"alpha": "> 0 and finite"})
 def soft_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (alpha / 2) / (1 + alpha * |tin|)^2: alpha / 2 at zero.
 
@@ -54,7 +54,7 @@ def soft_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0
     return grad_out if tin is None else grad_out * (0.5 * alpha * curves.fast_sigmoid(tin, alpha))
 
 
-@register("spikingjelly.super_spike")
+@register("spikingjelly.super_spike", ranges={"alpha": "finite"})
 def super_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * alpha / (1 + |tin|)^2: alpha at zero.
 
@@ -64,7 +64,7 @@ def super_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1
     return grad_out if tin is None else grad_out * (alpha * curves.fast_sigmoid(tin, 1.0))
 
 
-@register("spikingjelly.atan")
+@register("spikingjelly.atan", ranges={"alpha": "> 0 and finite"})
 def atan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero.
 
@@ -73,7 +73,7 @@ def atan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> 
     return grad_out if tin is None else grad_out * curves.arctan(tin, alpha)
 
 
-@register("spikingjelly.nonzero_sign_log_abs")
+@register("spikingjelly.nonzero_sign_log_abs", ranges={"alpha": "> 0 and finite"})
 def nonzero_sign_log_abs(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
 ) -> Tensor:
@@ -84,7 +84,7 @@ def nonzero_sign_log_abs(
     return grad_out if tin is None else grad_out * curves.nonzero_sign_log(tin, alpha)
 
 
-@register("spikingjelly.erf")
+@register("spikingjelly.erf", ranges={"alpha": "> 0 and finite"})
 def erf(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * alpha / sqrt(pi) * exp(-(alpha * tin)^2): alpha / sqrt(pi) at zero.
 
@@ -93,7 +93,7 @@ def erf(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> T
     return grad_out if tin is None else grad_out * curves.erf(tin, alpha)
 
 
-@register("spikingjelly.piecewise_leaky_relu")
+@register("spikingjelly.piecewise_leaky_relu", ranges={"w": "> 0 and finite", "c": "finite"})
 def piecewise_leaky_relu(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, w: float = 1.0, c: float = 0.01
 ) -> Tensor:
@@ -104,7 +104,9 @@ def piecewise_leaky_relu(
     return grad_out if tin is None else grad_out * xp.where(abs(tin) < w, 0.5 / w, c)
 
 
-@register("spikingjelly.squarewave_fourier_series")
+@register(
+    "spikingjelly.squarewave_fourier_series", ranges={"n": ">= 1", "T_period": "> 0 and finite"}
+)
 def squarewave_fourier_series(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, n: int = 2, T_period: float = 8.0
 ) -> Tensor:
@@ -117,7 +119,7 @@ def squarewave_fourier_series(
     return grad_out if tin is None else grad_out * curves.squarewave_fourier(tin, n - 1, T_period)
 
 
-@register("spikingjelly.s2nn")
+@register("spikingjelly.s2nn", ranges={"alpha": "> 0 and finite", "beta": "finite"})
 def s2nn(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0, beta: float = 1.0
 ) -> Tensor:
@@ -129,7 +131,7 @@ def s2nn(
     return grad_out if tin is None else grad_out * curves.s2nn(tin, alpha, beta)
 
 
-@register("spikingjelly.q_pseudo_spike")
+@register("spikingjelly.q_pseudo_spike", ranges={"alpha": "> 1 and finite"})
 def q_pseudo_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (1 + 2 |tin| / (alpha - 1))^-alpha, for alpha > 1: 1 at zero.
 
@@ -138,7 +140,7 @@ def q_pseudo_spike(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float 
     return grad_out if tin is None else grad_out * curves.q_pseudo_spike(tin, alpha, alpha - 1.0)
 
 
-@register("spikingjelly.leaky_k_relu")
+@register("spikingjelly.leaky_k_relu", ranges={"leak": "finite", "k": "finite"})
 def leaky_k_relu(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, leak: float = 0.0, k: float = 1.0
 ) -> Tensor:
@@ -149,7 +151,7 @@ def leaky_k_relu(
     return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, k, leak)
 
 
-@register("spikingjelly.fake_numerical_gradient")
+@register("spikingjelly.fake_numerical_gradient", ranges={"alpha": ">= 0 and finite"})
 def fake_numerical_gradient(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3
 ) -> Tensor:
@@ -160,7 +162,7 @@ def fake_numerical_gradient(
     return grad_out if tin is None else grad_out * curves.numerical(tin, alpha)
 
 
-@register("spikingjelly.log_tailed_relu")
+@register("spikingjelly.log_tailed_relu", ranges={"alpha": "finite"})
 def log_tailed_relu(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.0) -> Tensor:
     """grad_out / tin where tin > 1, grad_out where 0 < tin <= 1, else alpha * grad_out (alpha at
     zero).
@@ -188,7 +190,10 @@ def poisson_pass(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out
 
 
-@register("spikingjelly.multi_level_spike_count")
+@register(
+    "spikingjelly.multi_level_spike_count",
+    ranges={"grad_min": "<= grad_max", "grad_max": ">= grad_min"},
+)
 def multi_level_spike_count(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, grad_min: float = 0.0, grad_max: float = 1.0
 ) -> Tensor:
@@ -200,7 +205,7 @@ def multi_level_spike_count(
     return grad_out if tin is None else grad_out * ((tin >= grad_min) & (tin <= grad_max))
 
 
-@register("spikingjelly.rect")
+@register("spikingjelly.rect", ranges={"alpha": "> 0 and finite"})
 def rect(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """grad_out * alpha where |tin| < 1 / (2 alpha), else 0; the edges do not belong to it.
 

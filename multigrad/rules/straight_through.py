@@ -28,7 +28,7 @@ def straight_through(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out
 
 
-@register("clipped_straight_through")
+@register("clipped_straight_through", ranges={"clip": ">= 0"})
 def clipped_straight_through(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, clip: float = 1.0
 ) -> Tensor:

@@ -25,7 +25,7 @@ def relu_derivative(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return grad_out * (tin > 0)
 
 
-@register("rectangular")
+@register("rectangular", ranges={"a": "<= b", "b": ">= a"})
 def rectangular(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, a: float = -0.5, b: float = 0.5
 ) -> Tensor:
@@ -38,7 +38,7 @@ def rectangular(
     return grad_out * ((tin >= a) & (tin <= b))
 
 
-@register("triangular")
+@register("triangular", ranges={"width": ">= 0"})
 def triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, width: float = 1.0) -> Tensor:
     """grad_out * max(0, 1 - |tin| / max(width, 1e-6)): 1 at zero, 0 from |tin| = width on.
 
@@ -49,7 +49,7 @@ def triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, width: float = 1.
     return grad_out * xp.maximum(1.0 - abs(tin) / xp.maximum(width, 1e-6), 0.0)
 
 
-@register("arctan")
+@register("arctan", ranges={"alpha": "> 0 and finite"})
 def arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -> Tensor:
     """grad_out * (alpha / 2) / (1 + (pi/2 * alpha * tin)^2): alpha / 2 at zero.
 
@@ -61,7 +61,7 @@ def arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0) -
     return grad_out * (0.5 * alpha / (1.0 + u * u))
 
 
-@register("fast_sigmoid")
+@register("fast_sigmoid", ranges={"slope": ">= 0 and finite"})
 def fast_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 25.0) -> Tensor:
     """grad_out / (1 + slope * |tin|)^2: 1 at zero.
 
@@ -73,7 +73,7 @@ def fast_sigmoid(ctx: Any, grad_out: Tensor, tin: Tensor | None, slope: float = 
     return grad_out / (u * u)
 
 
-@register("sigmoid_surrogate")
+@register("sigmoid_surrogate", ranges={"alpha": "> 0 and finite"})
 def sigmoid_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 4.0) -> Tensor:
     """grad_out * alpha * s(alpha tin) * (1 - s(alpha tin)), s the logistic sigmoid: alpha / 4 at
     zero.

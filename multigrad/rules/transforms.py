@@ -10,7 +10,7 @@ from ..tracing import xp_all as xp
 Tensor = Any
 
 
-@register("scale")
+@register("scale", ranges={"s": "finite"})
 def scale(ctx: Any, grad_out: Tensor, tin: Tensor | None, s: float = 1.0) -> Tensor:
     """grad_out * s.
 
@@ -19,7 +19,7 @@ def scale(ctx: Any, grad_out: Tensor, tin: Tensor | None, s: float = 1.0) -> Ten
     return grad_out * s
 
 
-@register("gradient_reversal")
+@register("gradient_reversal", ranges={"alpha": "finite"})
 def gradient_reversal(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0) -> Tensor:
     """-alpha * grad_out.
 
@@ -28,7 +28,7 @@ def gradient_reversal(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: flo
     return -alpha * grad_out
 
 
-@register("clip_norm")
+@register("clip_norm", ranges={"max_norm": ">= 0", "eps": ">= 0 and finite"})
 def clip_norm(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, max_norm: float = 1.0, eps: float = 1e-12
 ) -> Tensor:
@@ -54,7 +54,7 @@ def centralize(
     return grad_out - xp.mean(grad_out, axis=dim, keepdims=True)
 
 
-@register("noise")
+@register("noise", ranges={"sigma": ">= 0 and finite"})
 def noise(ctx: Any, grad_out: Tensor, tin: Tensor | None, sigma: float = 0.1) -> Tensor:
     """grad_out + sigma * N(0, 1), drawn anew for each element.
 

@@ -46,9 +46,9 @@ WHOLE_TENSOR = {"clip_norm", "centralize"}  # one bad element of grad_out spoils
 
 # Settings other than the defaults, with thresholds that no float holds exactly.
 PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "rectangular": ({"a": -0.7, "b": 0.1}, {"a": 1.0, "b": -1.0}),
+    "rectangular": ({"a": -0.7, "b": 0.1}, {"a": 1.0, "b": 1.0}),
     "rectangular_jam": ({"a": -0.7, "b": 0.1},),
-    "triangular": ({"width": 0.3}, {"width": 3.0}, {"width": 0.0}, {"width": -1.0}),
+    "triangular": ({"width": 0.3}, {"width": 3.0}, {"width": 0.0}),
     "clipped_straight_through": ({"clip": 0.7}, {"clip": 0.0}),
     "arctan": ({"alpha": 0.3}, {"alpha": 50.0}),
     "beta_smooth": ({"beta": 0.3}, {"beta": -25.0}),
