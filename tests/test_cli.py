@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anywhere
 
 COMMANDS = [
     "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
+    "plot",
 ]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
 

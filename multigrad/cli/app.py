@@ -91,6 +91,39 @@ def rules(
             print_rules(rows, Console())
 
 
+@app.command(epilog="Example: multigrad plot triangular --forward Heaviside --param width=0.5,1,2")
+def plot(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT...", help="Rules by name, or module:name of a Function."),
+    ] = None,
+    forward: Annotated[
+        str | None, typer.Option(help="An activation, drawn with its true derivative.")
+    ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A param with its values, as width=0.5,1,2; a curve each."),
+    ] = None,
+    gallery: Annotated[
+        bool, typer.Option("--gallery", help="Write one page of all rules, with sliders.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The file: .png, .svg or .pdf; .html with --gallery.")
+    ] = None,
+) -> None:
+    """Draw what rules do to gradients, or write a page of all of them that works offline."""
+    from multigrad.cli.pictures import write_gallery, write_picture
+
+    with report_errors():
+        if gallery:
+            if names or forward or params:
+                raise MultigradError("--gallery has all rules; leave names and options out")
+            path = write_gallery(out or Path("gallery.html"))
+        else:
+            path = write_picture(names or [], forward, params or [], out)
+        typer.echo(path)
+
+
 @app.command(epilog="Example: multigrad show triangular --forward Heaviside")
 def show(
     rule: RuleName,

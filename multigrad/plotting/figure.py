@@ -63,7 +63,7 @@ def plot(
 
 
 def make_axes() -> Axes:
-    """Return the axes of a new figure.
+    """Return the axes of a new figure, which `pyplot.show()` shows.
 
     Raises:
         BackendNotFound: matplotlib is not installed.
@@ -71,8 +71,25 @@ def make_axes() -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise BackendNotFound(f"plot needs matplotlib; type: {INSTALL_LINE}") from error
+        raise lacking() from error
     return pyplot.subplots(figsize=SIZE, layout="constrained")[1]
+
+
+def make_figure() -> Any:
+    """Return a figure for a file alone.
+
+    Raises:
+        BackendNotFound: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise lacking() from error
+    return Figure(figsize=SIZE, layout="constrained")
+
+
+def lacking() -> BackendNotFound:
+    return BackendNotFound(f"plot needs matplotlib; type: {INSTALL_LINE}")
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:
