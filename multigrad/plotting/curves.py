@@ -93,7 +93,7 @@ def of_rules(
     if all(each.behavior.is_factor for each in ruled) and (
         forward is not None or any(each.behavior.reads_tin for each in ruled)
     ):
-        return over_input(ruled, names, title, forward, x, key)
+        return over_input(ruled, names, title=title, forward=forward, x=x, key=key)
     if forward is not None:
         first = next(each.rule.name for each in ruled if not each.behavior.is_factor)
         raise RuleTypeError(
@@ -119,6 +119,7 @@ def observe_rule(rule: Rule, params: Mapping[str, Any]) -> Behavior:
 def over_input(
     ruled: Sequence[Ruled],
     names: Sequence[str],
+    *,
     title: str,
     forward: Any,
     x: Array | None,
@@ -193,7 +194,7 @@ def over_gradient(
             formula, group = passed_on(each, tin, key), len(curves) - 1
             curves.append(draw(each, formula, x, name=named, group=group))
     arriving = "grad_out, a gradient of one element" if alone else ARRIVING
-    return Picture(title, arriving, PASSED_ON, tuple(curves))
+    return Picture(title, arriving, PASSED_ON, tuple(curves), "one" if alone else "gradient")
 
 
 def passed_on(each: Ruled, tin: float, key: int) -> Callable[[Array], Array]:
@@ -228,4 +229,4 @@ def of_vector(ruled: Sequence[Ruled], names: Sequence[str], title: str, key: int
         after = apply(each.rule, EXAMPLE, tin, each.params, key)
         named = f"grad_in, after {name or each.rule.name}"
         curves.append(Curve(named, "surrogate", Points(places, after), group))
-    return Picture(title, "element", "gradient", tuple(curves), is_vector=True)
+    return Picture(title, "element", "gradient", tuple(curves), "vector")

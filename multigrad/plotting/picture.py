@@ -11,6 +11,7 @@ from .behavior import Behavior
 from .sampling import Points
 
 Array = Any
+Over = Literal["input", "gradient", "one", "vector"]
 Role = Literal["forward", "derivative", "surrogate", "unchanged"]
 DRAWS = 1000  # of a random rule, for its mean and its band
 
@@ -36,13 +37,23 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is on one pair of axes; `is_vector`: the places are elements of one gradient."""
+    """What is on one pair of axes.
+
+    Attributes:
+        over: what its places are: the forward's input; a gradient; a gradient of one element, of a
+            rule that looks at all of it; the elements of one gradient.
+    """
 
     title: str
     x_label: str
     y_label: str
     curves: tuple[Curve, ...]
-    is_vector: bool = False
+    over: Over = "input"
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether its places are the elements of one gradient."""
+        return self.over == "vector"
 
 
 class Ruled(NamedTuple):

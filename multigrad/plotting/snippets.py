@@ -1,0 +1,93 @@
+"""Code to copy: a rule in each framework, in a few lines that run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "keras": "Keras"}
+# Under an activation: `$rule` is the name, `$params` what is given beside it, `$key` the key.
+UNDER = {
+    "torch": """\
+import torch
+import multigrad as xg
+
+spike = xg.Activation("Heaviside", rule=$rule$params)  # a torch.nn.Module
+x = torch.linspace(-2, 2, 9, requires_grad=True)
+spike(x).sum().backward()
+print(x.grad)""",
+    "jax": """\
+import jax, jax.numpy as jnp
+import multigrad as xg
+
+spike = xg.activation("Heaviside", rule=$rule$params)
+x = jnp.linspace(-2, 2, 9)
+$with    print(jax.grad(lambda x: spike(x).sum())(x))""",
+    "tensorflow": """\
+import tensorflow as tf
+import multigrad as xg
+
+spike = xg.activation("Heaviside", rule=$rule$params)
+x = tf.Variable(tf.linspace(-2.0, 2.0, 9))
+with tf.GradientTape() as tape:
+    y = spike(x)
+print(tape.gradient(y, x))""",
+    "keras": """\
+import keras
+import multigrad.keras
+
+model = keras.Sequential([
+    keras.Input((8,)),
+    keras.layers.Dense(16),
+    multigrad.keras.Activation("Heaviside", rule=$rule$params),
+    keras.layers.Dense(1),
+])""",
+}
+# On gradients that exist.
+ON_GRADIENTS = {
+    "torch": """\
+import torch
+import multigrad as xg
+
+model = torch.nn.Linear(4, 2)
+with xg.use($rule$params, scope="params"$key):
+    model(torch.randn(8, 4)).square().mean().backward()  # .grad is what the rule makes of it""",
+    "jax": """\
+import jax.numpy as jnp
+import multigrad as xg
+
+gradients = {"w": jnp.linspace(-2, 2, 9)}
+print(xg.apply_to_gradients(gradients, $rule$params$key))""",
+    "tensorflow": """\
+import tensorflow as tf
+import multigrad as xg
+
+gradients = [tf.linspace(-2.0, 2.0, 9)]
+print(xg.apply_to_gradients(gradients, $rule$params))""",
+    "keras": """\
+import keras
+import multigrad.keras
+
+optimizer = multigrad.keras.apply_to_gradients(keras.optimizers.Adam(), $rule$params)""",
+}
+
+
+def write_snippets(
+    name: str, params: Mapping[str, Any], *, on_gradients: bool, is_random: bool
+) -> dict[str, str]:
+    """Return the code for each framework; the params are written where there are some."""
+    given = ", ".join(f'"{key}": {value!r}' for key, value in params.items())
+    words = {
+        "$rule": f'"{name}"',
+        "$params": f", params={{{given}}}" if given else "",
+        "$key": ", key=0" if is_random else "",
+    }
+    found = {}
+    for framework, text in (ON_GRADIENTS if on_gradients else UNDER).items():
+        # jax has no generator of its own: draws need a key there.
+        seeded = f"with xg.use({words['$rule']}, key=0):\n"
+        text = text.replace("$with    ", f"{seeded}    " if is_random else "")
+        for word, meant in words.items():
+            text = text.replace(word, meant)
+        found[framework] = text
+    return found
