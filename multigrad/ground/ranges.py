@@ -132,10 +132,12 @@ class Range:
 
 def as_number(value: Any) -> Number | None:
     """Return a number that is known without a look into a framework's tensor, else None."""
-    if isinstance(value, np.generic | np.ndarray) and value.shape == ():
-        value = value.item()
-    is_number = isinstance(value, float | int) and not isinstance(value, bool)
-    return value if is_number else None
+    number: Any = value
+    if isinstance(number, np.generic | np.ndarray) and number.shape == ():
+        number = number.item()
+    if isinstance(number, bool) or not isinstance(number, float | int):
+        return None
+    return number
 
 
 def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:

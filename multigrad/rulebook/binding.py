@@ -32,7 +32,8 @@ def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> Boun
     for name, value in values.items():
         is_runtime, value = check_value(rule.name, signature.param(name), value)
         (runtime if is_runtime else static)[name] = value
-    rule.check_ranges({**runtime, **static}, whole=True)
+    if rule.own_ranges or rule.parts:  # each `use` with a new number asks
+        rule.check_ranges({**runtime, **static}, whole=bool(rule.parts))
     known = rule._specializations
     rule, hidden = _hide_bound(rule.frozen(), {*signature.params, *values})
     runtime.update(hidden)

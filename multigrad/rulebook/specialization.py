@@ -167,7 +167,7 @@ class Specialization:
             RuleValueError: one is out of its range.
         """
         if values != self._in_range:
-            self.rule.check_ranges(self._given(values), whole=True)
+            self.rule.check_ranges(self._given(values), whole=bool(self.rule.parts))
             self._in_range = values
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
