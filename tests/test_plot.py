@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = [pytest.mark.anywhere, pytest.mark.needs("matplotlib")]
+pytestmark = pytest.mark.needs("matplotlib")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = pytest.mark.anywhere
 needs_cli = pytest.mark.needs("typer", "rich")
 
 

@@ -44,7 +44,7 @@ ROWS: Mapping[Op, str] = {
     ops.ROUND: "round(a)",
     ops.TRUNC: "Math.trunc(a)",
     ops.FRAC: "a - Math.trunc(a)",
-    ops.FLOOR_DIVIDE: "Math.floor(a / b)",
+    ops.FLOOR_DIVIDE: "floorDivide(a, b)",
     ops.REMAINDER: "remainder(a, b)",
     ops.FMOD: "a % b",
     ops.HYPOT: "Math.hypot(a, b)",

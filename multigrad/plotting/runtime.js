@@ -19,6 +19,10 @@ function remainder(a, b) {
   const rest = a % b;
   return rest !== 0 && rest < 0 !== b < 0 ? rest + b : rest;
 }
+function floorDivide(a, b) {
+  if (!Number.isFinite(a) && b !== 0) return NaN;
+  return Math.abs(b) === Infinity ? (a !== 0 && a < 0 !== b < 0 ? -1 : 0) : Math.floor(a / b);
+}
 function sigmoid(a) {
   if (a >= 0) return 1 / (1 + Math.exp(-a));
   const small = Math.exp(a);

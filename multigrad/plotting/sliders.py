@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..ground.ranges import Range, is_number
+from ..ground.ranges import Range
 
 LEAST = 1e-6  # a default below it guards a division
 MOST_WHOLE = 12  # graphs of a rule with an integer
@@ -33,7 +33,11 @@ def make_sliders(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> tupl
     found = []
     for name, value in params.items():
         is_whole = type(value) is int
-        if not is_number(value) or not math.isfinite(value) or (is_whole and name not in ranges):
+        if (
+            type(value) not in (float, int)
+            or not math.isfinite(value)
+            or (is_whole and name not in ranges)
+        ):
             continue
         if 0.0 < abs(value) < LEAST:
             continue
@@ -43,7 +47,8 @@ def make_sliders(params: Mapping[str, Any], ranges: Mapping[str, Range]) -> tupl
             low, high = math.ceil(low), math.floor(max(high, low + 1))
             high = min(high, low + MOST_WHOLE - 1)
         text = allowed.text if name in ranges else ""
-        found.append(Slider(name, value, low, high, is_whole, text))
+        ends = {"low": low, "high": high}
+        found.append(Slider(name, value, **ends, is_whole=is_whole, range=text))
     return tuple(found)
 
 

@@ -12,7 +12,10 @@ UNDER = {
 import torch
 import multigrad as xg
 
-spike = xg.Activation("Heaviside", rule=$rule$params)  # a torch.nn.Module
+# a torch.nn.Module
+spike = xg.Activation(
+    "Heaviside", $rule$params
+)
 x = torch.linspace(-2, 2, 9, requires_grad=True)
 spike(x).sum().backward()
 print(x.grad)""",
@@ -20,14 +23,18 @@ print(x.grad)""",
 import jax, jax.numpy as jnp
 import multigrad as xg
 
-spike = xg.activation("Heaviside", rule=$rule$params)
+spike = xg.activation(
+    "Heaviside", $rule$params
+)
 x = jnp.linspace(-2, 2, 9)
 $with    print(jax.grad(lambda x: spike(x).sum())(x))""",
     "tensorflow": """\
 import tensorflow as tf
 import multigrad as xg
 
-spike = xg.activation("Heaviside", rule=$rule$params)
+spike = xg.activation(
+    "Heaviside", $rule$params
+)
 x = tf.Variable(tf.linspace(-2.0, 2.0, 9))
 with tf.GradientTape() as tape:
     y = spike(x)
@@ -39,7 +46,9 @@ import multigrad.keras
 model = keras.Sequential([
     keras.Input((8,)),
     keras.layers.Dense(16),
-    multigrad.keras.Activation("Heaviside", rule=$rule$params),
+    multigrad.keras.Activation(
+        "Heaviside", $rule$params
+    ),
     keras.layers.Dense(1),
 ])""",
 }
@@ -51,24 +60,31 @@ import multigrad as xg
 
 model = torch.nn.Linear(4, 2)
 with xg.use($rule$params, scope="params"$key):
-    model(torch.randn(8, 4)).square().mean().backward()  # .grad is what the rule makes of it""",
+    model(torch.randn(8, 4)).sum().backward()
+print(model.weight.grad)""",
     "jax": """\
 import jax.numpy as jnp
 import multigrad as xg
 
 gradients = {"w": jnp.linspace(-2, 2, 9)}
-print(xg.apply_to_gradients(gradients, $rule$params$key))""",
+print(xg.apply_to_gradients(
+    gradients, $rule$params$key
+))""",
     "tensorflow": """\
 import tensorflow as tf
 import multigrad as xg
 
 gradients = [tf.linspace(-2.0, 2.0, 9)]
-print(xg.apply_to_gradients(gradients, $rule$params))""",
+print(xg.apply_to_gradients(
+    gradients, $rule$params
+))""",
     "keras": """\
 import keras
 import multigrad.keras
 
-optimizer = multigrad.keras.apply_to_gradients(keras.optimizers.Adam(), $rule$params)""",
+optimizer = multigrad.keras.apply_to_gradients(
+    keras.optimizers.Adam(), $rule$params
+)""",
 }
 
 
@@ -79,7 +95,7 @@ def write_snippets(
     given = ", ".join(f'"{key}": {value!r}' for key, value in params.items())
     words = {
         "$rule": f'"{name}"',
-        "$params": f", params={{{given}}}" if given else "",
+        "$params": f", {{{given}}}" if given else "",
         "$key": ", key=0" if is_random else "",
     }
     found = {}

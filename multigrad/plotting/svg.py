@@ -4,7 +4,6 @@ same when a slider moves.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from html import escape
@@ -18,7 +17,7 @@ Array = Any
 WIDTH, HEIGHT = 340, 200
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 20, 34
 TICKS = 5
-STRAIGHT = 0.05  # pixels: a point nearer to the line through its neighbors is left out
+STRAIGHT = 0.06  # pixels: a point nearer to the line between others is left out
 
 
 class Scale:
@@ -106,11 +105,7 @@ def line_path(x: Array, y: Array) -> str:
     """Return the path of a line with its breaks; what stands alone becomes a point."""
     words = []
     for run in runs(x, y):
-        kept = [run[0]]
-        for here, there in itertools.pairwise(run[1:]):
-            if off_line(kept[-1], here, there) > STRAIGHT:
-                kept.append(here)
-        kept += run[-1:] if len(run) > 1 else []
+        kept = straightened(run)
         text = "L".join(f"{a:.1f} {b:.1f}" for a, b in kept)
         words.append(f"M{text}{'h0' if len(kept) == 1 else ''}")
     return "".join(words)
@@ -129,11 +124,23 @@ def runs(x: Array, *ys: Array) -> Iterator[list[tuple[float, ...]]]:
         yield run
 
 
-def off_line(start: tuple[float, ...], here: tuple[float, ...], end: tuple[float, ...]) -> float:
-    """Return how far a point is from the line between two others."""
-    dx, dy = end[0] - start[0], end[1] - start[1]
-    away = abs(dx * (here[1] - start[1]) - dy * (here[0] - start[0]))
-    return away / (math.hypot(dx, dy) or 1.0)
+def straightened(run: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Return points without those that lie on the lines between the others (Douglas and Peucker,
+    1973).
+    """
+    points, kept, parts = np.array(run), {0, len(run) - 1}, [(0, len(run) - 1)]
+    while parts:
+        first, last = parts.pop()
+        if last - first < 2:
+            continue
+        (x, y), (dx, dy) = points[first], points[last] - points[first]
+        inner = points[first + 1 : last]
+        away = np.abs(dx * (inner[:, 1] - y) - dy * (inner[:, 0] - x)) / (math.hypot(dx, dy) or 1.0)
+        if away.max() > STRAIGHT:
+            middle = first + 1 + int(away.argmax())
+            kept.add(middle)
+            parts += [(first, middle), (middle, last)]
+    return [run[i] for i in sorted(kept)]
 
 
 def band_path(x: Array, low: Array, high: Array) -> str:
