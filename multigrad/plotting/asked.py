@@ -46,7 +46,8 @@ def spread(params: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     each: list[list[tuple[str, Any]]] = []
     for name, value in (params or {}).items():
         is_row = isinstance(value, list | range | np.ndarray) and np.ndim(value) == 1
-        values = [v.item() if hasattr(v, "item") else v for v in value] if is_row else [value]
+        row = value.tolist() if isinstance(value, np.ndarray) else value
+        values = list(row) if is_row else [value]
         each.append([(name, one) for one in values])
     found = [dict(chosen) for chosen in itertools.product(*each)]
     if not 0 < len(found) <= MOST_CURVES:
