@@ -21,7 +21,7 @@ from .ground import former as _former  # noqa: F401
 from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
-    from . import attribution, transforms
+    from . import attribution, estimators, transforms
     from .attach import attach
     from .attribution import composites
     from .backend.discovery import backends
@@ -86,6 +86,7 @@ __all__ = [
     "compose",
     "composites",
     "custom_gradient",
+    "estimators",
     "from_autograd_function",
     "from_custom_vjp",
     "from_dict",
@@ -154,7 +155,8 @@ _ROOMS = {
     "use": "context",
 }
 _MODULES = {
-    "attribution", "functional", "hook", "keras", "optax", "testing", "transforms", "wrappers",
+    "attribution", "estimators", "functional", "hook", "keras", "optax", "testing", "transforms",
+    "wrappers",
 }  # fmt: skip
 # Modules that lie in a room of another name.
 _INNER = {"composites": "attribution.composites", "xp": "capture.xp"}

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
-    "registry", "context", "in_force", "rules", "attribution", "models", "saving", "bridging",
-    "ejection", "inspection", "plotting", "keras", "optax", "transforms", "functional", "hook",
-    "wrappers", "attach", "compat", "override",
+    "registry", "context", "in_force", "rules", "estimators", "attribution", "models", "saving",
+    "bridging", "ejection", "inspection", "plotting", "keras", "optax", "transforms", "functional",
+    "hook", "wrappers", "attach", "compat", "override",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")

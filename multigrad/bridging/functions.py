@@ -65,6 +65,7 @@ def call_function(
     leaves = [unwrap(leaf) for leaf in leaves]
     if not any(owner_of(leaf) for leaf in leaves):
         return function(*args, **kwargs)
+    leaves, tree = function.complete(leaves, tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     host = one_backend(function.name, layout, leaves)
     if host.name == guest:

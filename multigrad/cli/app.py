@@ -30,14 +30,16 @@ app = typer.Typer(
 )
 
 RuleName = Annotated[
-    str, typer.Argument(metavar="RULE", help="A rule's name; see: multigrad rules")
+    str,
+    typer.Argument(metavar="RULE", help="A rule's name, see: multigrad rules; or estimators.NAME."),
 ]
 
 Named = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help="module:name of a Function, a rule or an activation; a saved file; or a rule's name.",
+        help="module:name of a Function, a rule or an activation; a saved file; estimators.NAME; "
+        "or a rule's name.",
     ),
 ]
 Shapes = Annotated[
@@ -136,8 +138,7 @@ def show(
 ) -> None:
     """Print the graph that a rule was captured as."""
     with report_errors():
-        shown = rule if forward is None else xg.activation(forward, rule=rule)
-        typer.echo(xg.show(shown, memory=memory))
+        typer.echo(xg.show(find(rule, forward), memory=memory))
 
 
 @app.command(epilog="Example: multigrad source triangular torch --forward Heaviside")
@@ -150,7 +151,7 @@ def source(
 ) -> None:
     """Print the code that runs for a rule on one backend."""
     with report_errors():
-        typer.echo(xg.source(xg.get(rule), backend, forward=forward))
+        typer.echo(xg.source(find(rule), backend, forward=forward))
 
 
 @app.command(epilog="Example: multigrad eject triangular --backend torch --forward Heaviside")

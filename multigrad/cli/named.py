@@ -1,4 +1,6 @@
-"""What a command line names: an object of a module, a saved file, or a registered rule."""
+"""What a command line names: an object of a module, a saved file, a Function of the library, or a
+registered rule.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,8 @@ def _find(what: str) -> Any:
     if Path(what).suffix == ".json" or (Path(what).is_file() and ":" not in what):
         return xg.load(what)
     module, colon, name = what.rpartition(":")
+    if not colon and what.startswith("estimators."):
+        return find_in(xg.estimators, what.removeprefix("estimators."))
     if not colon:
         return xg.get(what)
     return find_in(import_named(module), name)

@@ -68,9 +68,13 @@ class Function(Entries):
         name: the name of the function that it was made of.
         native: None: what cannot be captured runs as it is, on its own framework; True: always;
             False: never.
+        examples: arguments that it is tried with, where its signature alone does not tell.
+        is_surrogate: whether its gradient is meant to differ from the true one.
     """
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
+    examples: tuple[Any, ...] | None = None
+    is_surrogate: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, wrapped: Any = None, prove: bool = True) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one

@@ -31,6 +31,8 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_CONDITIONS = 16
+# Tuples: Dynamo (torch 2.13) reads no union of types.
+ARRAYS, NUMBERS = (np.generic, np.ndarray), (float, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,10 @@ class Range:
 
 def as_number(value: Any) -> Number | None:
     """Return a number that is known without a look into a framework's tensor, else None."""
-    number: Any = value
-    if isinstance(number, np.generic | np.ndarray) and number.shape == ():
-        number = number.item()
-    if isinstance(number, bool) or not isinstance(number, float | int):
-        return None
-    return number
+    if isinstance(value, ARRAYS) and value.shape == ():
+        value = value.item()
+    is_number = isinstance(value, NUMBERS) and not isinstance(value, bool)
+    return value if is_number else None
 
 
 def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:

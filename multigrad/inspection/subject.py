@@ -60,7 +60,7 @@ def subject_of(obj: Any) -> Subject:
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
-        return Subject(inner.name, inner, function=inner)
+        return Subject(inner.name, inner, function=inner, is_surrogate=inner.is_surrogate)
     if isinstance(inner, Activation):
         ruled = inner.in_force() is not None
         return Subject(repr(inner), inner, forward=inner.forward, is_surrogate=ruled)
@@ -85,6 +85,8 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
     """
     if subject.forward is not None or subject.function is None:
         return (np.linspace(-2.0, 2.0, 41),)
+    if subject.function.examples is not None:
+        return subject.function.examples
     try:
         layout = find_variant(subject.function).layout
     except NotCaptured as error:

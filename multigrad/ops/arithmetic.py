@@ -64,6 +64,16 @@ def divide(a: Number, b: Number) -> Number:
     return math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
+def rounded(a: Number) -> Number:
+    """On Python numbers, in code that compilers read."""
+    return math.copysign(float(round(a)), a) if math.isfinite(a) else a
+
+
+def square_root(a: Number) -> Number:
+    """On Python numbers, in code that compilers read."""
+    return math.sqrt(a) if a >= 0 else math.nan
+
+
 EITHER = Refused("Write a ^ b for where they differ")
 CONTRARY = Refused("Write ~x for the contrary")
 ADD = infix(
@@ -137,7 +147,13 @@ SQUARE = function(
     "square", np.square, square_vjp, "x times x.", power=2, on_numbers=square, bits=doubled
 )
 SQRT = function(
-    "sqrt", np.sqrt, sqrt_vjp, "The square root; NaN below zero.", power=0.5, domain=ABOVE_ZERO
+    "sqrt",
+    np.sqrt,
+    sqrt_vjp,
+    "The square root; NaN below zero.",
+    power=0.5,
+    domain=ABOVE_ZERO,
+    on_numbers=square_root,
 )
 RSQRT = function("rsqrt", rsqrt, rsqrt_vjp, "1 / sqrt(x).", power=-0.5, domain=ABOVE_ZERO)
 RECIPROCAL = function(
@@ -279,7 +295,7 @@ def frac(x: Array) -> Array:
 
 FLOOR = function("floor", np.floor, zero, "The largest integer not above x.", on_bools="numbers")
 CEIL = function("ceil", np.ceil, zero, "The smallest integer not below x.", on_bools="numbers")
-ROUND = function("round", np.round, zero, "The nearest integer, ties to even.")
+ROUND = function("round", np.round, zero, "The nearest integer, ties to even.", on_numbers=rounded)
 TRUNC = function("trunc", np.trunc, zero, "The integer part.", on_bools="numbers")
 FRAC = function("frac", frac, frac_vjp, "x - trunc(x).")
 FLOOR_DIVIDE = binary(

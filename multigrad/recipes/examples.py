@@ -41,6 +41,8 @@ def find_variant(function: Function) -> Variant:
     variants = renewed_variants(function)
     if variants:
         return variants[-1]
+    if function.examples is not None:
+        return capture_example(function, *function.examples)
     parameters = function.parameters
     args: list[Any] = []
     for parameter in () if parameters is None else parameters.parameters.values():

@@ -1,0 +1,47 @@
+"""Clamps, and a gradient turned round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tracing import xp_all as xp
+from .declared import estimator
+
+Tensor = Any
+
+
+@estimator(ranges={"min": "<= max"})
+def clamp_with_grad(x: Tensor, min: float = -1.0, max: float = 1.0) -> Any:
+    """x limited to [min, max].
+
+    Gradients: x: g where g * (x - clamp(x)) >= 0, else 0: outside of the range a gradient passes
+    if descent along it leads back; min and max: none. Source: `ClampWithGrad` of VQGAN+CLIP
+    (Crowson, 2021).
+    """
+    limited = xp.clip(x, min, max)
+
+    def grad(grad_out: Tensor) -> Tensor:
+        # The signs alone: the product may overflow, or vanish.
+        beyond = xp.sign(x - limited)
+        return xp.where(grad_out * beyond >= 0, grad_out, 0.0)
+
+    return limited, grad
+
+
+@estimator(ranges={"c": "> 0"})
+def clipped_relu(x: Tensor, c: float = 1.0) -> Any:
+    """x limited to [0, c].
+
+    Gradients: x: 1 where 0 < x < c, else 0; c: none. Source: the window of Hannun et al., 2014
+    (Deep Speech, arXiv 1412.5567), section 2, open at both ends.
+    """
+    return xp.clip(x, 0.0, c), lambda grad_out: xp.where((x > 0) & (x < c), grad_out, 0.0)
+
+
+@estimator(ranges={"alpha": "finite"})
+def gradient_reversal(x: Tensor, alpha: float = 1.0) -> Any:
+    """x, exactly.
+
+    Gradients: x: -alpha; alpha: none. Source: Ganin and Lempitsky, 2015 (arXiv 1409.7495), eq. 9.
+    """
+    return x, lambda grad_out: grad_out * -alpha

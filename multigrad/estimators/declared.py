@@ -1,0 +1,225 @@
+"""What an estimator is: a Function with a forward of its own, declared once.
+
+A declaration is a function `(x, ...) -> (outputs, grad)` in the neutral dialect; `grad` gives the
+gradients of the first arguments, the others have none. Its docstring says the forward, then
+"Gradients:", then "Source:"; the docs are written from there. Arguments are checked before anything
+is captured, so that a mistake is told in the same words on every framework and by every compiler.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..calls.arguments import flatten
+from ..calls.recipe import Recorded
+from ..capture.dialect import XP, check_dialect
+from ..errors import RuleTypeError, RuleValueError
+from ..functions.custom_gradient import GradientRecipe
+from ..functions.function import Function
+from ..ground.ranges import Range, read_ranges
+from ..ground.trees import optree
+from ..tracing.trace import Trace
+from .arguments import Fit, alike, broadcasts, coerce, lengths_of
+
+_declared: dict[str, Estimator] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of an estimator.
+
+    Attributes:
+        annotation: "Tensor", "float", "int", "bool" or "str", perhaps with "| None". A tensor may
+            be given for a float and, but for the first argument, a number for a tensor.
+        fits: what its shape is checked by.
+    """
+
+    name: str
+    annotation: str
+    default: Any
+    range: Range | None
+    fits: Fit
+
+
+def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
+    """Return what arguments are tried with: defaults, and arrays where there is none."""
+    first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
+    channels = np.array([0.5, 0.75, 1.0, 1.25])
+    given = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
+    return tuple(
+        array if each.default is inspect.Parameter.empty else each.default
+        for each, array in zip(arguments, given, strict=True)
+    )
+
+
+class EstimatorRecipe(GradientRecipe):
+    """How a declaration is run: an argument that it gives no gradient for has none."""
+
+    __slots__ = ()
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _padded(super().record(trace, args, kwargs), len(args))
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _padded(super().run(args, kwargs), len(args))
+
+
+def _padded(recorded: Recorded, count: int) -> Recorded:
+    pull = recorded.pull
+    assert pull is not None
+
+    def pull_all(grad_out: Any) -> tuple[Any, ...]:
+        returned = pull(grad_out)
+        given = returned if isinstance(returned, tuple) else (returned,)
+        return (*given, *(None,) * (count - len(given)))
+
+    return replace(recorded, pull=pull_all)
+
+
+class Estimator(Function):
+    """A Function of the library.
+
+    Attributes:
+        family: the file that it stands in.
+        arguments: what it takes, in order.
+        examples: arguments that it is tried with, where its signature alone does not tell.
+    """
+
+    is_surrogate = True
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        ranges: Mapping[str, str],
+        shapes: Mapping[str, Fit],
+        examples: tuple[Any, ...] | None,
+    ) -> None:
+        recipe = EstimatorRecipe(function, function.__name__, False, check_dialect(XP))
+        super().__init__(recipe, function)
+        assert self.parameters is not None
+        self.family = function.__module__.rpartition(".")[2]
+        read = read_ranges(ranges, self.recipe.subject)
+        self.arguments = tuple(
+            Argument(
+                name,
+                str(each.annotation),
+                each.default,
+                read.get(name),
+                shapes.get(name, broadcasts),
+            )
+            for name, each in self.parameters.parameters.items()
+        )
+        self.examples = examples or examples_of(self.arguments)
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The ranges of its numbers, by name."""
+        found = {each.name: each.range for each in self.arguments if each.range is not None}
+        return MappingProxyType(found)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs for the arguments; gradients flow back by the own backward.
+
+        Raises:
+            RuleTypeError: an argument is missing, unknown or of another kind.
+            RuleValueError: a number is out of its range, or a shape does not fit.
+        """
+        return super().__call__(*self.prepare(args, kwargs))
+
+    def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
+        """Return the leaves of a call that did not come in by `__call__`, checked and completed."""
+        return flatten(self.prepare(*optree.tree_unflatten(tree, leaves)), {})
+
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments of a call by position, checked; tensors are not read."""
+        subject, arguments = self.recipe.subject, self.arguments
+        args = self._complete(args, kwargs)
+        shape, given = None, {}
+        for argument, value in zip(arguments, args, strict=True):
+            if type(value) is not int and type(value) is not float:
+                own = lengths_of(value)
+                if not given:
+                    shape = own
+                elif own is not None and shape is not None:
+                    self._check_shape(argument, own, shape)
+            given[argument.name] = coerce(subject, argument.name, argument.annotation, value)
+        for argument in arguments:
+            if argument.range is not None:
+                argument.range.check(subject, argument.name, given[argument.name], given)
+        return tuple(given.values())
+
+    def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of a call by position, defaults among them."""
+        arguments = self.arguments
+        given, rest = list(args), dict(kwargs)
+        for argument in arguments[len(args) :]:
+            given.append(rest.pop(argument.name, argument.default))
+        missing = [
+            each.name
+            for each, value in zip(arguments, given, strict=False)
+            if value is inspect.Parameter.empty
+        ]
+        if len(args) > len(arguments) or rest or missing:
+            taken = ", ".join(each.name for each in arguments)
+            if missing:
+                problem = f"lacks {', '.join(missing)}"
+            elif rest:
+                problem = f"got {', '.join(rest)} that it does not take, or got it twice"
+            else:
+                problem = f"got {len(args)} arguments for {len(arguments)}"
+            raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {taken})")
+        return tuple(given)
+
+    def _check_shape(self, argument: Argument, own: Any, shape: Any) -> None:
+        expected = argument.fits(own, shape)
+        if expected:
+            raise RuleValueError(
+                f"{self.recipe.subject} got {argument.name!r} of shape {own} for "
+                f"{self.arguments[0].name!r} of shape {shape}; expected {expected}"
+            )
+
+
+def estimator(
+    *,
+    ranges: Mapping[str, str] | None = None,
+    shapes: Mapping[str, Fit] | None = None,
+    examples: tuple[Any, ...] | None = None,
+) -> Callable[[Callable[..., Any]], Estimator]:
+    """Declare a Function of the library.
+
+    Args:
+        ranges: of its numbers, as those of a rule's params.
+        shapes: what shapes are checked by; without a row an argument broadcasts to the first one.
+        examples: see `Estimator`.
+    """
+
+    def declare(function: Callable[..., Any]) -> Estimator:
+        made = Estimator(function, ranges or {}, shapes or {}, examples)
+        _declared[made.name] = made
+        return made
+
+    return declare
+
+
+def describe(function: Estimator) -> tuple[str, str, str]:
+    """Return the forward, the gradients and the source of a Function, from its docstring."""
+    text = " ".join(inspect.cleandoc(function.__doc__ or "").split())
+    forward, _, rest = text.partition("Gradients")
+    gradients, _, source = rest.partition("Source: ")
+    return forward.strip(), gradients.lstrip(":, ").strip(), source.strip()
+
+
+def catalogue() -> dict[str, Estimator]:
+    """Return the Functions of the library, by name.
+
+    Example:
+        >>> sorted(xg.estimators.catalogue())[:2]
+        ['approx_sign', 'bernoulli_st']
+    """
+    return dict(sorted(_declared.items()))

@@ -1,0 +1,123 @@
+"""Quantizers whose range is fixed or clipped: DoReFa, PACT, learned ends, noise in their place.
+
+Rounding is to the nearest level, ties to even; 16-bit tensors are computed in float32 and rounded
+once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..tracing import xp_all as xp
+from .declared import estimator
+from .precision import summed, widened
+
+Tensor = Any
+BITS = ">= 1 and <= 16"
+
+
+def levels_of(bits: int) -> float:
+    """Return the number of the highest level, counted from 0."""
+    return 2.0**bits - 1.0
+
+
+@estimator(ranges={"bits": BITS})
+def dorefa_activations(x: Tensor, bits: int = 2) -> Any:
+    """round(n * clip(x, 0, 1)) / n with n = 2**bits - 1.
+
+    Gradients: x: 1 where 0 <= x <= 1, else 0. Source: Zhou et al., 2016 (DoReFa-Net, arXiv
+    1606.06160); `DoReFa(mode="activations")` of larq.
+    """
+    n = levels_of(bits)
+    level = xp.round(xp.clip(widened(x), 0.0, 1.0) * n) / n
+
+    def grad(grad_out: Tensor) -> Tensor:
+        return xp.where((x >= 0) & (x <= 1), grad_out, 0.0)
+
+    return xp.cast_like(level, x), grad
+
+
+@estimator(ranges={"bits": BITS})
+def dorefa_weights(x: Tensor, bits: int = 2) -> Any:
+    """2 * round(n * (tanh(x) / m + 1) / 2) / n - 1 with n = 2**bits - 1 and m the largest |tanh(x)|
+    of the whole tensor; where all of x is 0, m is 1.
+
+    Gradients: x: (1 - tanh(x)**2) / m; m itself passes none. Source: Zhou et al., 2016 (DoReFa-Net,
+    arXiv 1606.06160); `DoReFa(mode="weights")` of larq.
+    """
+    n = levels_of(bits)
+    limited = xp.tanh(widened(x))
+    largest = xp.norm(limited, ord=xp.inf)
+    largest = xp.where(largest == 0, 1.0, largest)
+    level = xp.round((limited / largest * 0.5 + 0.5) * n) / n
+
+    def grad(grad_out: Tensor) -> Tensor:
+        slope = (1.0 - xp.square(limited)) / largest
+        return xp.cast_like(widened(grad_out) * slope, x)
+
+    return xp.cast_like(2.0 * level - 1.0, x), grad
+
+
+@estimator(ranges={"alpha": "> 0 and finite", "bits": BITS})
+def pact(x: Tensor, alpha: Tensor, bits: int = 4) -> Any:
+    """round(clip(x, 0, alpha) * n / alpha) * alpha / n with n = 2**bits - 1; alpha > 0, for all or
+    per channel.
+
+    Gradients: x: 1 where 0 <= x < alpha, else 0; alpha: 1 where x >= alpha, else 0, summed to its
+    shape. Source: Choi et al., 2018 (PACT, arXiv 1805.06085), eq. 1 to 3.
+    """
+    n, bound = levels_of(bits), widened(alpha)
+    level = xp.round(xp.clip(widened(x) / bound, 0.0, 1.0) * n)
+
+    def grad(grad_out: Tensor) -> Any:
+        wide = widened(grad_out)
+        clipped = x >= alpha
+        grad_x = xp.where((x >= 0) & (x < alpha), grad_out, 0.0)
+        return grad_x, summed(xp.where(clipped, wide, 0.0), alpha)
+
+    return xp.cast_like(level / n * bound, x), grad
+
+
+@estimator(
+    ranges={"low": "< high and finite", "high": "finite", "bits": ">= 2 and <= 16"},
+    examples=(np.linspace(-1.6, 1.5, 12).reshape(3, 4), np.array(-1.1), np.array(1.3), 4, False),
+)
+def fake_quantize(x: Tensor, low: Tensor, high: Tensor, bits: int = 8, narrow: bool = False) -> Any:
+    """scale * (round((clip(x, m, M) - m) / scale) - z) with scale = (high - low) / n, the zero
+    point z = round(-low / scale) kept in 0..n, and the ends m = -z * scale, M = (n - z) * scale
+    moved so that 0 is a level; n = 2**bits - 1, or 2**bits - 2 where narrow. low < high, each for
+    all or per channel.
+
+    Gradients: x: 1 where m <= x <= M, else 0; low: 1 where x <= m; high: 1 where x >= M, each
+    summed to its shape; the edges count for both. Source: Jacob et al., 2018 (arXiv 1712.05877),
+    section 3; `fake_quant_with_min_max_vars` of Keras, which rounds ties up.
+    """
+    n = levels_of(bits) - float(narrow)
+    wide, bottom, top = widened(x), widened(low), widened(high)
+    scale = (top - bottom) / n
+    # In this order the zero point of -a and a is n / 2 exactly, whatever a is.
+    zero = xp.clip(xp.round(-bottom / (top - bottom) * n), 0.0, n)
+    first, last = -zero * scale, (n - zero) * scale
+    level = xp.round((xp.clip(wide, first, last) - first) / scale)
+
+    def grad(grad_out: Tensor) -> Any:
+        upstream = widened(grad_out)
+        return (
+            xp.where((wide >= first) & (wide <= last), grad_out, 0.0),
+            summed(xp.where(wide <= first, upstream, 0.0), low),
+            summed(xp.where(wide >= last, upstream, 0.0), high),
+        )
+
+    return xp.cast_like((level - zero) * scale, x), grad
+
+
+@estimator(ranges={"factor": ">= 0 and <= 1"})
+def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
+    """x + factor * (q - x): x on its way to what it is quantized to.
+
+    Gradients: x: 1 - factor; q: none. Source: `quantized_bits(use_ste=False, qnoise_factor=...)` of
+    qkeras.
+    """
+    return x + factor * (q - x), lambda grad_out: grad_out * (1.0 - factor)

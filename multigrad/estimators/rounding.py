@@ -1,0 +1,50 @@
+"""Rounding whose gradient is that of the identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tracing import xp_all as xp
+from .declared import estimator
+
+Tensor = Any
+
+
+def pass_on(grad_out: Tensor) -> Tensor:
+    return grad_out
+
+
+@estimator()
+def ste_round(x: Tensor) -> Any:
+    """x rounded to the nearest integer, ties to even.
+
+    Gradients: x: 1. Source: Bengio et al., 2013 (arXiv 1308.3432); `RoundSteFn` of brevitas.
+    """
+    return xp.round(x), pass_on
+
+
+@estimator()
+def ste_floor(x: Tensor) -> Any:
+    """The largest integer that is at most x.
+
+    Gradients: x: 1. Source: Bengio et al., 2013 (arXiv 1308.3432); `FloorSteFn` of brevitas.
+    """
+    return xp.floor(x), pass_on
+
+
+@estimator()
+def ste_ceil(x: Tensor) -> Any:
+    """The smallest integer that is at least x.
+
+    Gradients: x: 1. Source: Bengio et al., 2013 (arXiv 1308.3432); `CeilSteFn` of brevitas.
+    """
+    return xp.ceil(x), pass_on
+
+
+@estimator()
+def ste_trunc(x: Tensor) -> Any:
+    """x without its fraction, rounded toward zero.
+
+    Gradients: x: 1. Source: Bengio et al., 2013 (arXiv 1308.3432); `RoundToZeroSteFn` of brevitas.
+    """
+    return xp.trunc(x), pass_on
