@@ -18,7 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad import ops
 from multigrad.plotting.behavior import observe
-from multigrad.plotting.cards import Card, make_cards
+from multigrad.plotting.cards import Card, choose_arguments, make_cards
 from multigrad.plotting.gallery import render_gallery
 from multigrad.plotting.javascript import LACKING, REDUCTIONS, ROWS, RUNTIME, emit, fill
 from multigrad.plotting.snippets import FRAMEWORKS
@@ -28,13 +28,26 @@ needs_node = pytest.mark.skipif(
     shutil.which("node") is None, reason="node, which runs JavaScript, is not installed"
 )
 MOST_BYTES = 3_000_000
-# Their pictures stand still: an op of theirs has no row.
-WITHOUT_SCRIPT: set[str] = set()
+# Their pictures stand still: they need more than one axis, or are not drawn over what they have a
+# gradient for.
+WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}
+OF_VECTORS = {"estimators.rotation_trick", "estimators.straight_through", "estimators.vq"}
 
 
 @pytest.fixture(scope="module")
-def cards() -> list[Card]:
+def every_card() -> list[Card]:
     return make_cards()
+
+
+@pytest.fixture(scope="module")
+def cards(every_card: list[Card]) -> list[Card]:
+    """The cards of rules."""
+    return [card for card in every_card if card.described.kind == "rule"]
+
+
+@pytest.fixture(scope="module")
+def of_functions(every_card: list[Card]) -> list[Card]:
+    return [card for card in every_card if card.described.kind == "estimator"]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +109,12 @@ def test_the_page_asks_nothing_of_anybody(page: str, read: Balanced) -> None:
     assert "default-src 'none'" in page
 
 
-def test_every_rule_has_a_card_with_what_is_said_of_it(page: str, cards: list[Card]) -> None:
+def test_every_rule_has_a_card_with_what_is_said_of_it(
+    page: str, cards: list[Card], of_functions: list[Card]
+) -> None:
     assert {card.described.name for card in cards} == set(xg.rules())
-    assert page.count('<article class="card"') == len(cards)
+    assert {card.described.name for card in of_functions} == set(xg.estimators.catalogue())
+    assert page.count('<article class="card"') == len(cards) + len(of_functions)
     for name in ("triangular", "snntorch.SSO", "d(ReLU)"):
         _, _, rest = page.partition(f'data-name="{name}"')
         card = rest.partition("</article>")[0]
@@ -127,8 +143,10 @@ def test_hostile_words_of_a_rule_stay_words(page: str) -> None:
     assert "<img" not in other and "<b>" not in other
 
 
-def test_every_elementwise_rule_moves(cards: list[Card]) -> None:
-    assert {card.described.name for card in cards if not card.script} == WITHOUT_SCRIPT
+def test_every_elementwise_rule_moves(every_card: list[Card], cards: list[Card]) -> None:
+    still = {card.key for card in every_card if not card.script}
+    assert still == WITHOUT_SCRIPT | OF_VECTORS
+    assert {card.key for card in every_card if card.picture is None} == OF_VECTORS
     for card in cards:
         has_numbers = any(type(param.default) is float for param in card.described.params)
         assert bool(card.sliders) == has_numbers, card.described.name
@@ -154,28 +172,29 @@ def test_a_picture_shows_a_jump_as_a_gap() -> None:
     assert not re.search(r"[MLHV](nan|inf)|NaN", svg)
 
 
-def test_code_to_copy_names_the_rule_and_parses(cards: list[Card]) -> None:
-    for card in cards:
+def test_code_to_copy_names_the_rule_and_parses(every_card: list[Card]) -> None:
+    for card in every_card:
         assert card.code.keys() == FRAMEWORKS.keys() == {"torch", "jax", "tensorflow", "keras"}
         for text in card.code.values():
             compile(text, card.described.name, "exec")
-            assert f'"{card.described.name}"' in text
+            name = card.described.name
+            assert (f'"{name}"' if card.described.kind == "rule" else f"s.{name}") in text
             assert max(map(len, text.splitlines()[:-1])) <= 120
 
 
-@pytest.mark.parametrize("name", ["triangular", "positive_jam", "clip_norm", "noise"])
 @pytest.mark.parametrize(
     "framework", [pytest.param(each, marks=pytest.mark.needs(each)) for each in FRAMEWORKS]
 )
 def test_code_to_copy_runs(
-    cards: list[Card], name: str, framework: str, tmp_path: Path, capsys: Any
+    cards: list[Card], of_functions: list[Card], framework: str, tmp_path: Path, capsys: Any
 ) -> None:
-    (card,) = [card for card in cards if card.described.name == name]
-    path = tmp_path / "copied.py"
-    path.write_text(card.code[framework], encoding="utf-8")
-    runpy.run_path(str(path))
-    if framework != "keras":
-        assert capsys.readouterr().out.strip()
+    names = {"triangular", "positive_jam", "clip_norm", "noise"}
+    names |= {"lsq", "n2uq", "vq", "gumbel_softmax"}
+    for card in [card for card in (*cards, *of_functions) if card.described.name in names]:
+        path = tmp_path / f"{card.key.replace('.', '_')}.py"
+        path.write_text(card.code[framework], encoding="utf-8")
+        runpy.run_path(str(path))
+        assert framework == "keras" or capsys.readouterr().out.strip()
 
 
 # --- the numbers --------------------------------------------------------------------------------
@@ -247,8 +266,56 @@ const results = calls.map(([card, p]) => {{
 
 
 @needs_node
-def test_the_page_draws_what_stands_in_it(cards: list[Card], tmp_path: Path) -> None:
-    still = [card for card in cards if not observe(xg.get(card.described.name), {}).is_random]
+def test_the_page_computes_what_numpy_does_for_every_estimator(
+    of_functions: list[Card], tmp_path: Path
+) -> None:
+    wanted, calls = [], []
+    x = np.linspace(-2.3, 2.6, 50)
+    for card in of_functions:
+        picture = card.picture
+        if not card.script or picture is None or "one draw" in picture.title:
+            continue
+        function = xg.estimators.catalogue()[card.described.name]
+        for params in (choose_arguments(function), moved(card, choose_arguments(function))):
+            outputs, pull = xg.vjp(function.bind(params), x)
+            wanted.append((card.key, params, outputs, pull(np.ones_like(x))[0]))
+            numbers = {k: v for k, v in params.items() if isinstance(v, float | int)}
+            first = function.arguments[0].name
+            given = {**numbers, first: x.tolist(), "grad_out": [1.0] * len(x)}
+            calls.append(f"[{card.script}, {json.dumps(given)}]")
+    program = f"""
+const results = [{",".join(calls)}].map(([card, p]) =>
+  card.f[card.whole ? String(p[card.whole]) : ""].map((f) => {{
+    const result = f(p, seeded(1));
+    return Array.isArray(result) ? result : p[card.input].map(() => result);
+  }}));
+"""
+    results = run_node(tmp_path, program + TOLD)
+    assert len(results) == len(wanted) > 30
+    for (name, params, *expected), found in zip(wanted, results, strict=True):
+        for one, other in zip(expected, found, strict=True):
+            told = f"{name} {params}"
+            np.testing.assert_allclose(as_numbers(other), one, 1e-12, 1e-15, err_msg=told)
+
+
+def moved(card: Card, params: dict[str, Any]) -> dict[str, Any]:
+    """Return params with an integer that is one more, and floats that are a little more."""
+    by_name = {slider.name: slider for slider in card.sliders}
+    return {
+        name: (value + 1 if by_name[name].is_whole else value + 0.1 * (by_name[name].high - value))
+        if name in by_name
+        else value
+        for name, value in params.items()
+    }
+
+
+@needs_node
+def test_the_page_draws_what_stands_in_it(every_card: list[Card], tmp_path: Path) -> None:
+    still = [
+        card
+        for card in every_card
+        if card.script and card.picture and "one draw" not in card.picture.title
+    ]
     page = RUNTIME.with_name("gallery.js").read_text()
     program = f"""
 const results = [{",".join(card.script for card in still)}].map((card) => {{
@@ -262,7 +329,7 @@ const results = [{",".join(card.script for card in still)}].map((card) => {{
         svg = draw_svg(card.picture)
         assert ticks == re.findall(r'class="tick[^>]*>([^<]*)<', svg), card.described.name
         if card.picture.over != "vector":
-            drawn = re.findall(r'<path class="curve[^>]* d="([^"]*)"', svg)
+            drawn = re.findall(r'<path class="[cfu][^>]* d="([^"]*)"', svg)
             assert parts - 1 == max(path.count("M") for path in drawn), card.described.name
 
 

@@ -80,13 +80,16 @@ def rules(
     like: Annotated[
         str, typer.Option(help="Only those with this word in name, formula or source.")
     ] = "",
+    estimators: Annotated[
+        bool, typer.Option("--estimators", help="The Functions of xg.estimators in their place.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """List the registered rules by family, with their params, ranges and formulas."""
     from multigrad.cli.listing import list_rules, print_rules
 
     with report_errors():
-        rows = list_rules(family, like)
+        rows = list_rules(family, like, estimators)
         if as_json:
             typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
         else:

@@ -11,18 +11,27 @@ from rich.console import Console
 from rich.text import Text
 
 from multigrad.errors import MultigradError, suggest
-from multigrad.inspection.described import Described, describe_all, find_like
+from multigrad.inspection.described import (
+    Described,
+    describe_all,
+    describe_estimators,
+    find_like,
+)
 
 INDENT, WIDEST = 4, 100
 
 
-def list_rules(family: str = "", like: str = "") -> list[Described]:
-    """Return the rules of a family that are like a word; without them, all.
+def list_rules(family: str = "", like: str = "", estimators: bool = False) -> list[Described]:
+    """Return the rules; with a family or a word, what is of it or like it, estimators among them.
+
+    Args:
+        estimators: the Functions of `xg.estimators` in their place.
 
     Raises:
         MultigradError: there are none.
     """
-    rows = describe_all()
+    rules = [] if estimators else describe_all()
+    rows = rules if rules and not (family or like) else [*rules, *describe_estimators()]
     families = list(dict.fromkeys(row.family for row in rows if row.family))
     if family:
         rows = [row for row in rows if row.family == family]
@@ -39,8 +48,9 @@ def list_rules(family: str = "", like: str = "") -> list[Described]:
 def print_rules(rows: Sequence[Described], console: Console) -> None:
     """Print rules under the headings of their families, in lines of the console's width."""
     width = min(console.width, WIDEST)
-    for (family, heading), own in groupby(rows, attrgetter("family", "heading")):
-        title = f"{family}: {heading}" if family else heading
+    for (kind, family, heading), own in groupby(rows, attrgetter("kind", "family", "heading")):
+        place = f"xg.estimators, {family}" if kind == "estimator" else family
+        title = f"{place}: {heading}" if place else heading
         lines = textwrap.wrap(title, width)
         console.print(Text("\n".join(lines), style="bold underline"), soft_wrap=True)
         for row in own:
@@ -57,4 +67,6 @@ def format_rule(row: Described, width: int) -> Text:
     text = Text("\n").append(name, style="bold").append(first[len(name) :])
     text.append("".join(f"\n{line}" for line in more))
     wrapped.initial_indent = indent
-    return text.append(f"\n{wrapped.fill(row.formula)}" if row.formula else "", style="dim")
+    said = [row.formula, f"Gradients: {row.gradients}" if row.gradients else ""]
+    formula = "".join(f"\n{wrapped.fill(each)}" for each in said if each)
+    return text.append(formula, style="dim")

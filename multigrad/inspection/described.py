@@ -8,19 +8,22 @@ the tables of the docs, `multigrad rules` and the gallery say the same.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from .. import estimators
 from ..errors import MultigradError
+from ..estimators.declared import Estimator
 from ..registry import get, rules
 from ..rulebook.likeness import near_names, plain
 from ..rulebook.rule import Rule
 
-LIBRARY = "multigrad.rules."
+LIBRARIES = ("multigrad.rules.", "multigrad.estimators.")
 TRIED = 0.5  # a param's value that no rule has for its default
 
 
@@ -40,20 +43,25 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is said of one rule, in plain text.
+    """What is said of one rule, or Function of the library, in plain text.
 
     Attributes:
         family: the module that it stands in, by its last name; "" for a rule of yours.
         heading: what that module says it is.
+        params: those of a rule; the arguments of a Function but the first.
+        without_tin: what a rule does without its forward's input.
+        gradients: those of a Function, whose forward is the formula.
     """
 
     name: str
+    kind: Literal["rule", "estimator"]
     family: str
     heading: str
     formula: str
     params: tuple[Param, ...]
-    without_tin: str
     source: str
+    without_tin: str = ""
+    gradients: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return this as plain data, as `multigrad rules --json` prints it."""
@@ -61,12 +69,14 @@ class Described:
             param.name: {"default": as_plain(param.default), "range": param.range or None}
             for param in self.params
         }
+        own = {"gradients": self.gradients} if self.gradients else {"without_tin": self.without_tin}
         return {
             "name": self.name,
+            "kind": self.kind,
             "family": self.family,
             "formula": self.formula,
             "params": params,
-            "without_tin": self.without_tin,
+            **own,
             "source": self.source,
         }
 
@@ -81,23 +91,56 @@ def as_plain(default: Any) -> Any:
 def describe(rule: Rule) -> Described:
     """Return what is said of a rule."""
     formula, source = split_docstring(rule.__doc__)
-    module = rule.__module__
-    is_ours = module.startswith(LIBRARY)
+    family, heading = place_in(rule.__module__, "Rules of yours")
     return Described(
         name=rule.name,
-        family=module.removeprefix(LIBRARY) if is_ours else "",
-        heading=heading_of(module) if is_ours else "Rules of yours",
+        kind="rule",
+        family=family,
+        heading=heading,
         formula=formula,
         params=describe_params(rule),
-        without_tin=without_input(rule),
         source=source,
+        without_tin=without_input(rule),
     )
+
+
+def describe_estimator(function: Estimator) -> Described:
+    """Return what is said of a Function of the library."""
+    formula, gradients, source = estimators.describe(function)
+    family, heading = place_in(function.__module__, "Functions of yours")
+    return Described(
+        name=function.name,
+        kind="estimator",
+        family=family,
+        heading=heading,
+        formula=formula,
+        params=tuple(
+            Param(each.name, each.default, each.range.text if each.range else "")
+            for each in function.arguments[1:]
+        ),
+        source=source,
+        gradients=gradients,
+    )
+
+
+def place_in(module: str, otherwise: str) -> tuple[str, str]:
+    """Return a module's last name and what it says it is, where it is one of the library."""
+    for prefix in LIBRARIES:
+        if module.startswith(prefix):
+            return module.removeprefix(prefix), heading_of(module)
+    return "", otherwise
 
 
 def describe_all() -> list[Described]:
     """Return what is said of every registered rule, by families in the order of their modules."""
     found = [describe(get(name)) for name in rules()]
     return sorted(found, key=lambda row: (place_of(row.family), row.family))
+
+
+def describe_estimators() -> list[Described]:
+    """Return what is said of every Function of the library, by families."""
+    found = map(describe_estimator, estimators.catalogue().values())
+    return sorted(found, key=lambda row: row.family)
 
 
 # What most people look for comes first; what one package calls so comes last.
@@ -163,10 +206,20 @@ def keyed(rule: Rule) -> dict[str, Any]:
 
 
 def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
-    """Return the rules in whose name, formula or source a word stands; else those that it may have
-    meant.
+    """Return the rules in whose name, formula or source the words stand; else those that they may
+    have meant.
     """
-    rows, sought = list(rows), plain(word)
-    found = [row for row in rows if sought in plain(f"{row.name} {row.formula} {row.source}")]
+    rows, sought = list(rows), plain_words(word)
+    texts = [plain_words(f"{row.name} {row.formula} {row.gradients} {row.source}") for row in rows]
+    found = [
+        row
+        for row, text in zip(rows, texts, strict=True)
+        if sought and all(any(each in own for own in text) for each in sought)
+    ]
     near = near_names(word, {row.name: f"{row.formula} {row.source}" for row in rows})
     return found or [row for row in rows if row.name in near]
+
+
+def plain_words(text: str) -> list[str]:
+    """Return the words of a text, each plain; a package and its name are two."""
+    return [word for word in map(plain, re.split(r"[\s.]+", text)) if word]

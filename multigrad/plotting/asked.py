@@ -37,15 +37,18 @@ def describe_value(x: Any) -> str:
     return f"{x!r:.60}" if shape is None else f"shape {tuple(shape)}"
 
 
-def spread(params: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def spread(params: Mapping[str, Any] | None, rows: type = np.ndarray) -> list[dict[str, Any]]:
     """Return one set of params for each curve: each combination of the values in lists.
+
+    Args:
+        rows: what is a list of values too; a Function takes arrays as they are.
 
     Raises:
         RuleValueError: there are none, or too many for one picture.
     """
     each: list[list[tuple[str, Any]]] = []
     for name, value in (params or {}).items():
-        is_row = isinstance(value, list | range | np.ndarray) and np.ndim(value) == 1
+        is_row = isinstance(value, list | range | rows) and np.ndim(value) == 1
         row = value.tolist() if isinstance(value, np.ndarray) else value
         values = list(row) if is_row else [value]
         each.append([(name, one) for one in values])

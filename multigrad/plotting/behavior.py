@@ -51,8 +51,8 @@ def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
         MultigradError: it does not take them, or fails.
     """
     sizes = np.geomspace(1e-3, 12.0, 40)
-    tin = np.concatenate([-sizes[::-1], [0.0], sizes])
-    grad_out = np.random.default_rng(SEED).standard_normal(tin.shape)
+    tin = by_size(np.concatenate([-sizes, [0.0], sizes]))
+    grad_out = by_size(np.random.default_rng(SEED).standard_normal(tin.shape))
     result = apply(rule, grad_out, tin, params)
     # Zeros among them, for rules that look for signs; a few, for those that look at all.
     others = (tin + 0.37, np.zeros_like(tin), -tin)
@@ -64,6 +64,11 @@ def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
         is_elementwise=same(result[:few], apply(rule, grad_out[:few], tin[:few], params)),
         is_random=not same(result, apply(rule, grad_out, tin, params, key=1)),
     )
+
+
+def by_size(x: Array) -> Array:
+    """Return numbers with the smallest first: what a part of them lacks are the extremes."""
+    return x[np.argsort(np.abs(x), kind="stable")]
 
 
 def same(one: Array, other: Array) -> bool:

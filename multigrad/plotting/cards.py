@@ -4,43 +4,62 @@ the code to copy.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import MultigradError
-from ..inspection.described import Described, describe
+import numpy as np
+
+from ..errors import MultigradError, UnsupportedOp
+from ..estimators.arguments import broadcasts
+from ..estimators.declared import Estimator, catalogue
+from ..inspection.described import Described, describe, describe_estimator
+from ..recipes.examples import capture_example
 from ..registry import get, rules
 from ..rulebook.rule import Rule
 from .behavior import observe
 from .curves import SIDES, make_picture
 from .javascript import emit
 from .picture import Picture
+from .sampling import grid
 from .sliders import Slider, make_sliders
-from .snippets import write_snippets
+from .snippets import write_function_snippets, write_snippets
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One rule on the page.
+    """One rule, or Function of the library, on the page.
 
     Attributes:
+        picture: None where there is no curve: of vectors.
         sliders: none where the picture does not move.
         script: a JavaScript object that draws it, "" where there is none.
         code: how it is used, by framework.
     """
 
     described: Described
-    picture: Picture
+    picture: Picture | None
     sliders: tuple[Slider, ...]
     script: str
     code: Mapping[str, str]
 
+    @property
+    def key(self) -> str:
+        """A name of its own: rules and Functions may share one."""
+        row = self.described
+        return row.name if row.kind == "rule" else f"estimators.{row.name}"
+
 
 def make_cards() -> list[Card]:
-    """Return a card for each rule that can be drawn with its defaults."""
-    return [make_card(get(name)) for name in rules()]
+    """Return a card for each rule and each Function of the library.
+
+    Raises:
+        MultigradError: a rule cannot be drawn.
+    """
+    functions = map(make_function_card, catalogue().values())
+    return [*(make_card(get(name)) for name in rules()), *functions]
 
 
 def make_card(rule: Rule) -> Card:
@@ -94,6 +113,93 @@ def write_script(
     }
     functions = ", ".join(f"{json.dumps(value)}: {text}" for value, text in graphs.items())
     return f"{{...{to_script(known)}, f: {{{functions}}}}}"
+
+
+# --- Functions ----------------------------------------------------------------------------------
+
+NUMBER = 0.5  # for an argument without a default: a step, a width, a bound
+
+
+def make_function_card(function: Estimator) -> Card:
+    """Return the card of a Function."""
+    params = choose_arguments(function)
+    try:
+        picture = make_picture(function, params=params)
+    except MultigradError:  # of vectors
+        picture = None
+    sliders = tuple(
+        fit_whole(function, params, slider) for slider in make_sliders(params, function.ranges)
+    )
+    try:
+        script = (
+            "" if picture is None else write_function_script(function, params, sliders, picture)
+        )
+    except MultigradError:  # an op has no row
+        script = ""
+    is_random = picture is not None and "one draw" in picture.title
+    code = write_function_snippets(function, params, is_random=is_random)
+    return Card(describe_estimator(function), picture, sliders if script else (), script, code)
+
+
+def fit_whole(function: Estimator, params: Mapping[str, Any], slider: Slider) -> Slider:
+    """Return a slider for an integer without the low values that the others do not go with."""
+    low = slider.low
+    while slider.is_whole and low < slider.value:
+        try:
+            capture_example(function, grid(points=5), **{**params, slider.name: int(low)})
+        except MultigradError:
+            low += 1
+        else:
+            break
+    return replace(slider, low=low)
+
+
+def choose_arguments(function: Estimator) -> dict[str, Any]:
+    """Return numbers for the arguments but the first: defaults, those of its examples, or one that
+    is in the range.
+    """
+    found = {}
+    for argument, example in zip(function.arguments[1:], function.examples[1:], strict=True):
+        if argument.default is not inspect.Parameter.empty:
+            found[argument.name] = argument.default
+        elif argument.fits is broadcasts:
+            found[argument.name] = float(example) if np.ndim(example) == 0 else NUMBER
+        else:
+            found[argument.name] = example
+    return found
+
+
+def write_function_script(
+    function: Estimator,
+    params: Mapping[str, Any],
+    sliders: tuple[Slider, ...],
+    picture: Picture,
+) -> str:
+    """Return the JavaScript object that draws a Function.
+
+    Raises:
+        MultigradError: it has no JavaScript.
+    """
+    first = function.arguments[0].name
+    whole = next((slider for slider in sliders if slider.is_whole), None)
+    values = [None] if whole is None else range(int(whole.low), int(whole.high) + 1)
+    texts = []
+    for value in values:
+        given = params if whole is None else {**params, whole.name: value}
+        graphs = capture_example(function, grid(points=5), **given).graphs
+        if first not in graphs.wrt[:1]:
+            raise UnsupportedOp(f"{function.name} has no gradient for {first}")
+        pair = ", ".join(emit(graph) for graph in (graphs.forward, graphs.backward))
+        texts.append(f"{json.dumps('' if value is None else str(value))}: [{pair}]")
+    known = {
+        "over": picture.over if picture.over == "vector" else "function",
+        "input": first,
+        "random": [curve.dots is not None for curve in picture.curves],
+        "whole": "" if whole is None else whole.name,
+        "params": {k: v for k, v in params.items() if isinstance(v, float | int)},
+        "ranges": {slider.name: slider.range for slider in sliders if slider.range},
+    }
+    return f"{{...{to_script(known)}, f: {{{', '.join(texts)}}}}}"
 
 
 def to_script(value: Any) -> str:

@@ -21,7 +21,9 @@ function wireCard(article) {
     if (!said) draw(card, svg, values);
     for (const [code, text] of codes) {
       code.textContent = text.replace(/"(\w+)": [-+.\de]+/g, (found, name) =>
-        name in values ? `"${name}": ${written(values[name], name === card.whole)}` : found);
+        name in values ? `"${name}": ${written(values[name], name === card.whole)}` : found)
+        .replace(/\b(\w+)=[-+.\de]+/g, (found, name) =>
+          name in values ? `${name}=${written(values[name], name === card.whole)}` : found);
     }
   }
   inputs.forEach((input) => input.addEventListener("input", update));
@@ -62,7 +64,7 @@ function filter() {
   for (const section of document.querySelectorAll("section")) {
     section.hidden = !section.querySelector(".card:not([hidden])");
   }
-  find("count").textContent = `${shown} of ${articles.length} rules`;
+  find("count").textContent = `${shown} of ${articles.length}`;
   find("nothing").hidden = shown > 0;
   remember();
 }

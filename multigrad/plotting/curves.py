@@ -21,20 +21,16 @@ from ..rulebook.rule import Rule
 from ..rulebook.under import put_under
 from .asked import MOST_CURVES, read_places, spread
 from .behavior import Behavior, apply, observe
-from .functions import of_function
-from .picture import DRAWS, Curve, Picture, Ruled
+from .drawing import make_curve
+from .functions import EXAMPLE, of_function
+from .picture import Curve, Picture, Ruled
 from .sampling import Points, choose_window, grid, sample
 from .words import make_title, name_curves
 
 Array = Any
-BAND = (5.0, 95.0)  # the percentiles of a random rule between which its band lies
-DOTS = 161
-STEEP_MEAN = 0.25  # a jump of a mean of draws; they scatter by a hundredth
 SIDES = (-1.0, 1.0)  # values of tin, for rules that look at its sign beside the gradient
 INPUT, OVER_INPUT = "input tin", "factor d(tin) = grad_in / grad_out"
 ARRIVING, PASSED_ON = "grad_out (arrives)", "grad_in (is passed on)"
-# A gradient of a vector, for rules that look at all of it.
-EXAMPLE = np.array([0.9, -0.4, 1.6, 0.2, -1.2, 0.7, 2.2, -0.1, -0.8, 0.5, 1.1, -1.9])
 
 
 def make_picture(
@@ -55,7 +51,7 @@ def make_picture(
     if isinstance(inner, Function):
         if forward is not None:
             raise RuleTypeError(f"{inner.name} is a Function, which has a forward of its own")
-        return of_function(inner, spread(params), places)
+        return of_function(inner, spread(params, list), places, key)
     given = list(inner) if isinstance(inner, list | tuple) else [inner]
     if not given:
         raise RuleValueError("plot got no rule; name one, such as 'triangular'")
@@ -148,20 +144,8 @@ def factor_of(each: Ruled, key: int) -> Callable[[Array], Array]:
 def draw(
     each: Ruled, formula: Callable[[Array], Array], x: Array, *, name: str, group: int
 ) -> Curve:
-    """Return a curve; of a random rule the mean of many draws, the band of most, and one draw."""
-    if not each.behavior.is_random:
-        refine = each.behavior.is_elementwise
-        return Curve(name, "surrogate", sample(formula, x, refine=refine), group)
-    places = x if len(x) <= DOTS else np.linspace(x[0], x[-1], DOTS)
-
-    def mean(at: Array) -> Array:
-        return formula(np.tile(at, (DRAWS, 1))).mean(axis=0)
-
-    points = sample(mean, places, steep=STEEP_MEAN)
-    draws = formula(np.tile(points.x, (DRAWS, 1)))
-    low, high = np.where(np.isnan(points.y), np.nan, np.percentile(draws, BAND, axis=0))
-    dots = Points(places, formula(places))
-    return Curve(name, "surrogate", points, group, dots=dots, band=(low, high))
+    random, refine = each.behavior.is_random, each.behavior.is_elementwise
+    return make_curve(formula, x, name=name, group=group, is_random=random, refine=refine)
 
 
 def forward_curves(forward: Any, x: Array) -> list[Curve]:

@@ -80,7 +80,27 @@ function formulas(card, values) {
   if (card.over === "one") return [(xs) => xs.map((x) => apply([x], [0])[0])];
   return card.sides.map((side) => (xs, random) => apply(xs, xs.map(() => side), random));
 }
+// Output and gradient of a Function.
+function functionValues(card, values) {
+  return card.f[card.whole ? String(values[card.whole]) : ""].map((f) => (xs, random) => {
+    const result = f({ ...values, [card.input]: xs, grad_out: xs.map(() => 1) }, random);
+    return Array.isArray(result) ? result : xs.map(() => result);
+  });
+}
+function functionCurves(card, values) {
+  const both = functionValues(card, values), kinds = ["forward", "curve c0 surrogate"];
+  if (card.over === "vector") {
+    const points = (ys) => ys.map((y, i) => [i, y]);
+    const drawn = both.map((f, i) => ({ kind: `curve c${i}`, points: points(f(EXAMPLE, seeded(0))) }));
+    return [{ kind: "unchanged", points: points(EXAMPLE) }, ...drawn];
+  }
+  const xs = spaced(-USUAL, USUAL, POINTS);
+  return both.map((f, i) => card.random[i]
+    ? drawMany(f, USUAL, kinds[i])
+    : { kind: kinds[i], points: sample((at) => f(at, seeded(0)), xs) });
+}
 function curvesOf(card, values) {
+  if (card.input) return functionCurves(card, values);
   const kind = (i) => `curve c${i} surrogate`;
   if (card.over === "vector") {
     const places = EXAMPLE.map((_, i) => i), tin = spaced(-2, 2, EXAMPLE.length);
@@ -189,7 +209,7 @@ function bandPath(curve, xScale, yScale) {
   return parts.join("");
 }
 function drawStems(curve, xScale, yScale) {
-  const side = curve.kind === "unchanged" ? -3 : 3, zero = yScale(0).toFixed(1);
+  const side = { unchanged: -3, "curve c1": 6 }[curve.kind] ?? 3, zero = yScale(0).toFixed(1);
   return curve.points.flatMap(([place, value]) => {
     const x = (xScale(place) + side).toFixed(1), y = yScale(value).toFixed(1);
     return [
@@ -200,10 +220,10 @@ function drawStems(curve, xScale, yScale) {
 }
 function drawCurve(curve, xScale, yScale) {
   const parts = [];
-  if (curve.band) parts.push(element("path", { class: "band", d: bandPath(curve, xScale, yScale) }));
+  if (curve.band) parts.push(element("path", { class: `band ${curve.kind}`, d: bandPath(curve, xScale, yScale) }));
   for (const [x, y] of curve.dots ?? []) {
     const at = { cx: xScale(x).toFixed(1), cy: yScale(y).toFixed(1) };
-    parts.push(element("circle", { class: "dot", ...at, r: 1.3 }));
+    parts.push(element("circle", { class: `dot ${curve.kind}`, ...at, r: 1.3 }));
   }
   parts.push(element("path", { class: curve.kind, d: linePath(curve.points, xScale, yScale) }));
   return parts;
@@ -212,7 +232,9 @@ function drawCurve(curve, xScale, yScale) {
 function draw(card, svg, values) {
   const isDefault = Object.keys(values).every((name) => values[name] === card.params[name]);
   const curves = curvesOf(card, values), [first] = curves;
-  if (!isDefault && !card.random && card.over !== "vector") {
+  if (!isDefault && card.over === "function" && !card.random.some(Boolean)) {
+    curves.unshift({ kind: "ghost", points: functionCurves(card, card.params)[1].points });
+  } else if (!isDefault && !card.input && !card.random && card.over !== "vector") {
     const xs = spaced(first.points[0][0], first.points[first.points.length - 1][0], POINTS);
     const behind = formulas(card, card.params).map((formula) => sample(formula, xs));
     curves.unshift(...behind.map((points) => ({ kind: "ghost", points })));

@@ -17,6 +17,7 @@ from string import Template
 from ..inspection.described import place_of
 from .cards import Card, make_cards, to_script
 from .javascript import RUNTIME
+from .picture import Picture
 from .sliders import Slider
 from .snippets import FRAMEWORKS
 from .svg import draw_svg, number
@@ -40,9 +41,9 @@ def render_gallery() -> str:
         MultigradError: a registered rule cannot be drawn.
     """
     cards = make_cards()
-    cards.sort(key=lambda card: (place_of(card.described.family), card.described.family))
+    cards.sort(key=place_on_page)
     families = dict.fromkeys(card.described.family for card in cards if card.described.family)
-    scripts = [f"{to_script(card.described.name)}: {card.script}," for card in cards if card.script]
+    scripts = [f"{to_script(card.key)}: {card.script}," for card in cards if card.script]
     words = {
         "style": read("gallery.css"),
         "about": ABOUT,
@@ -59,15 +60,22 @@ def render_gallery() -> str:
     return Template(read("gallery.html")).substitute(words)
 
 
+def place_on_page(card: Card) -> tuple[bool, int, str]:
+    """Return what cards are sorted by: rules by families, then Functions by theirs."""
+    row = card.described
+    return row.kind == "estimator", place_of(row.family), row.family
+
+
 def read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def render_sections(cards: Sequence[Card]) -> Iterator[str]:
     """Yield a section for each family."""
-    for heading, own in groupby(cards, attrgetter("described.heading")):
+    for (kind, heading), own in groupby(cards, attrgetter("described.kind", "described.heading")):
         inner = "\n".join(render_card(card) for card in own)
         title, _, rest = heading.partition(": ")
+        title = f"xg.estimators: {title[:1].lower()}{title[1:]}" if kind == "estimator" else title
         rest = mark_code(rest[:1].upper() + rest[1:])
         about = f'<p class="heading">{rest}.</p>' if rest else ""
         yield f'<section><h2>{escape(title)}</h2>{about}<div class="cards">{inner}</div></section>'
@@ -76,26 +84,27 @@ def render_sections(cards: Sequence[Card]) -> Iterator[str]:
 def render_card(card: Card) -> str:
     """Return the card of one rule."""
     row = card.described
-    name, identifier = escape(row.name), escape(f"rule-{row.name}", quote=True)
-    words = escape(f"{row.name} {row.family} {row.formula} {row.source}", quote=True)
-    formula, edges = split_formula(row.formula)
+    name, identifier = escape(row.name), escape(card.key, quote=True)
+    words = escape(f"{row.name} {row.family} {row.formula} {row.gradients} {row.source}")
+    formula, edges = (row.formula, "") if row.gradients else split_formula(row.formula)
     code = "".join(
         f'<pre class="code" data-framework="{framework}"><code>{escape(text)}</code></pre>'
         for framework, text in card.code.items()
     )
     facts = {
+        "Gradients": mark_code(row.gradients),
         "Params": escape(", ".join(map(str, row.params))),
         "Without tin": mark_code(row.without_tin),
         "Source": mark_code(row.source),
     }
     said = "".join(f"<dt>{title}</dt><dd>{text}</dd>" for title, text in facts.items() if text)
-    about = f'data-name="{name}" data-family="{row.family}" data-words="{words}"'
+    about = f'data-name="{identifier}" data-family="{row.family}" data-words="{words}"'
     family = f'<span class="family">{row.family or "yours"}</span>'
     button = '<button type="button" class="copy">Copy</button>'
     parts = [
         f'<article class="card" id="{identifier}" {about}>',
         f'<header><h3><a href="#{identifier}">{name}</a></h3>{family}</header>',
-        f"<figure>{draw_svg(card.picture)}{render_legend(card)}</figure>",
+        render_figure(card),
         render_sliders(card),
         f'<p class="formula"><code>{escape(formula.replace("`", ""))}</code></p>',
         f'<p class="edges">{mark_code(edges)}</p>' if edges else "",
@@ -103,6 +112,13 @@ def render_card(card: Card) -> str:
         f"<details><summary>Code</summary>{code}{button}</details></article>",
     ]
     return "\n".join(filter(None, parts))
+
+
+def render_figure(card: Card) -> str:
+    """Return the picture of a card with its legend; what has no curve says so."""
+    if card.picture is None:
+        return '<p class="nothing">It takes vectors: it has no curve.</p>'
+    return f"<figure>{draw_svg(card.picture)}{render_legend(card.picture)}</figure>"
 
 
 def mark_code(text: str) -> str:
@@ -120,9 +136,9 @@ def split_formula(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def render_legend(card: Card) -> str:
+def render_legend(picture: Picture) -> str:
     """Return the names of the lines, where there are several, and what is random."""
-    curves, notes = card.picture.curves, card.picture.title.partition("\n")[2]
+    curves, notes = picture.curves, picture.title.partition("\n")[2]
     kinds = ["" if curve.group is None else f"c{curve.group % 6}" for curve in curves]
     parts = [
         f'<span class="{kind}">{escape(curve.name)}</span>'
@@ -130,7 +146,7 @@ def render_legend(card: Card) -> str:
         if len(curves) > 1
     ]
     if notes:
-        parts.append('<span class="note">One draw (dots), mean, and where 90 % lie</span>')
+        parts.append(f'<span class="note">{notes[:1].upper()}{notes[1:]}</span>')
     return f"<figcaption>{''.join(parts)}</figcaption>" if parts else ""
 
 

@@ -93,10 +93,11 @@ def draw_curve(curve: Curve, x_scale: Scale, y_scale: Scale) -> Iterator[str]:
     kind = curve.role if curve.group is None else f"curve c{curve.group % 6} {curve.role}"
     if curve.band is not None:
         low, high = (y_scale(side) for side in curve.band)
-        yield f'<path class="band" d="{band_path(x_scale(curve.points.x), low, high)}"/>'
+        path = band_path(x_scale(curve.points.x), low, high)
+        yield f'<path class="band {kind}" d="{path}"/>'
     if curve.dots is not None:
         for x, y in zip(x_scale(curve.dots.x), y_scale(curve.dots.y), strict=True):
-            yield f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="1.3"/>'
+            yield f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="1.3"/>'
     path = line_path(x_scale(curve.points.x), y_scale(curve.points.y))
     yield f'<path class="{kind}" d="{path}"/>'
 

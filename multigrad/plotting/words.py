@@ -50,6 +50,11 @@ def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
     else:
         title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"
     title += f" under {find_forward(forward).name}" if forward is not None else ""
-    if any(each.behavior.is_random for each in ruled):
-        title += f"\none draw (dots), mean of {DRAWS} and where 90 % of them lie"
-    return title
+    return title + (say_random() if any(each.behavior.is_random for each in ruled) else "")
+
+
+def say_random(mean: bool = True) -> str:
+    """Return the line of a title that says what is drawn of what is random."""
+    return (
+        f"\none draw (dots), mean of {DRAWS} and where 90 % of them lie" if mean else "\none draw"
+    )
