@@ -187,7 +187,7 @@ def write_function_script(
     for value in values:
         given = params if whole is None else {**params, whole.name: value}
         graphs = capture_example(function, grid(points=5), **given).graphs
-        if first not in graphs.wrt[:1]:
+        if graphs is None or first not in graphs.wrt[:1]:
             raise UnsupportedOp(f"{function.name} has no gradient for {first}")
         pair = ", ".join(emit(graph) for graph in (graphs.forward, graphs.backward))
         texts.append(f"{json.dumps('' if value is None else str(value))}: [{pair}]")

@@ -1,7 +1,7 @@
 // The page: sliders redraw curves, the search and the selects filter, buttons copy.
 // What is drawn, and how, is as in sampling.py, curves.py and svg.py.
 
-const POINTS = 401, STEEP = 0.01, CLOSE = 1e-9, MOST = 6000, DRAWS = 200, DOTS = 161;
+const POINTS = 401, STEEP = 0.01, CLOSE = 1e-9, MOST = 6000, ROUNDING = 1e-12, DRAWS = 200, DOTS = 161;
 const WINDOWS = [0.2, 0.5, 2, 4, 8, 16, 32], USUAL = 2, WIDE = 8;
 const WIDTH = 340, HEIGHT = 200, LEFT = 40, RIGHT = 10, TOP = 20, BOTTOM = 34, TICKS = 5;
 const EXAMPLE = [0.9, -0.4, 1.6, 0.2, -1.2, 0.7, 2.2, -0.1, -0.8, 0.5, 1.1, -1.9];
@@ -12,7 +12,8 @@ function spaced(low, high, count) {
 function finite(ys) { return ys.map((y) => (Number.isFinite(y) ? y : NaN)); }
 function heightOf(ys) {
   const known = ys.filter(Number.isFinite);
-  return known.length ? Math.max(...known) - Math.min(...known) : 0;
+  const low = Math.min(...known), high = Math.max(...known);
+  return high - low > ROUNDING * Math.max(-low, high) ? high - low : 0;
 }
 
 // More points where a curve is steep, a break (NaN) where it jumps.

@@ -16,6 +16,7 @@ POINTS = 401  # odd: zero is among them
 STEEP = 0.01  # of the curve's height, between neighbors
 CLOSE = 1e-9  # of the window's width: no picture shows less
 MOST = 20_000
+ROUNDING = 1e-12  # a height below that part of the values is none
 WINDOWS = (0.2, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0)
 USUAL, WIDE = 2.0, 8.0
 
@@ -63,6 +64,7 @@ def is_steep(y: Array, part: float) -> Array:
     """Return between which neighbors a curve has that part of its height."""
     known = y[np.isfinite(y)]
     height = np.ptp(known) if len(known) else 0.0
+    height = height if height > ROUNDING * np.abs(known).max(initial=0.0) else 0.0
     gap = np.abs(np.diff(y))
     return (gap > part * height) & (height > 0.0)
 
