@@ -11,11 +11,13 @@ from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
 from .ground.ranges import Range, read_ranges
 from .rulebook.names import (
+    LIBRARY,
     RULES,
     advance,
     as_registered,
     epoch,
     get,
+    gives_way,
     load_library,
     lock,
     unknown,
@@ -55,7 +57,8 @@ def register(
 
     Args:
         name: the name, any non-empty string.
-        override: replace a rule of that name; compiled code that used the old one is invalid.
+        override: replace a rule of that name; compiled code that used the old one is invalid. A
+            rule of the library that version 0.1.0 did not have is replaced without it.
         native: None: a rule that cannot be captured runs as it is, with one warning; True: it
             always runs as it is; False: it must be captured (TraceError).
         first_order: a promise that nobody differentiates the rule itself (`create_graph=True`):
@@ -100,7 +103,7 @@ def register(
                 f"compose(xg.get({name!r}), ...)"
             )
         with lock:
-            if name in RULES and not override:
+            if name in RULES and not override and not gives_way(name):
                 raise RuleError(
                     f"a rule named {name!r} is registered already; pass override=True to replace "
                     "it, or choose another name"
@@ -140,7 +143,7 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
 
 
 def unregister(name: str) -> None:
-    """Remove a rule.
+    """Remove a rule; one of the library that it took the place of is there again.
 
     Raises:
         RuleError: there is none of that name.
@@ -149,7 +152,9 @@ def unregister(name: str) -> None:
     with lock:
         if name not in RULES:
             raise unknown(name)
-        del RULES[name]
+        removed = RULES.pop(name)
+        if name in LIBRARY and LIBRARY[name] is not removed:
+            RULES[name] = LIBRARY[name]
         NUMBERS[name] = next(_numbers)
     advance()
 

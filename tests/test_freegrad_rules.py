@@ -55,10 +55,11 @@ def noisy_threshold(ctx, grad_out, tin, t: float = 0.0, sigma: float = 0.1):
 
 @pytest.fixture(autouse=True)
 def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
+    before = {name: xg.get(name) for name in xg.rules()}
     yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
+    for name in xg.rules():
+        if xg.get(name) is not before.get(name):
+            xg.unregister(name)
 
 
 @pytest.fixture

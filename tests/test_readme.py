@@ -38,7 +38,7 @@ def test_the_python_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     promised = re.findall(r"print\(.*\)  # (.*)", code) + re.findall(
         r"^# (?!before)(.*)", code, re.MULTILINE
     )
-    assert len(promised) == 19
+    assert len(promised) == 21
     printed = [line.strip() for line in run.stdout.splitlines()]
     assert [line for line in promised if line.strip() not in printed] == []
 

@@ -111,6 +111,20 @@ def test_taken_name_is_an_error_and_changes_nothing() -> None:
     assert xg.get("doubled") is first
 
 
+def test_a_rule_of_the_library_gives_way_to_a_users_but_for_those_that_0_1_0_had() -> None:
+    known = xg.get("q_pseudo_spike")
+    mine = xg.register("q_pseudo_spike")(doubled)
+    try:
+        assert xg.get("q_pseudo_spike") is mine
+        with pytest.raises(xg.RuleError, match="registered already"):
+            xg.register("q_pseudo_spike")(tripled)
+        with pytest.raises(xg.RuleError, match="registered already"):
+            xg.register("triangular")(tripled)
+    finally:
+        xg.unregister("q_pseudo_spike")
+    assert xg.get("q_pseudo_spike") is known
+
+
 def test_override_replaces_and_needs_no_old_rule() -> None:
     xg.register("doubled", override=True)(doubled)
     rule = xg.register("doubled", override=True)(tripled)

@@ -17,6 +17,7 @@ from multigrad.testing.curves import CURVES
 from multigrad.testing.generator import fold_in, uniform
 from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, spread
 from multigrad.testing.strides import strided
+from multigrad.testing.transforms import TRANSFORMS
 
 INF, NAN = np.inf, np.nan
 RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
@@ -122,10 +123,10 @@ def test_a_rule_is_callable_on_the_tensors_of_every_framework(backend: Any, name
 
 def test_every_rule_of_the_library_has_an_oracle() -> None:
     library = {name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")}
-    assert library == {*LIBRARY, *CURVES}
+    assert library == {*LIBRARY, *CURVES, *TRANSFORMS}
 
 
-@pytest.mark.parametrize("name", sorted({*LIBRARY, *CURVES}))
+@pytest.mark.parametrize("name", sorted({*LIBRARY, *CURVES, *TRANSFORMS}))
 def test_a_rule_states_its_formula_and_source_and_names_all_it_takes(name: str) -> None:
     rule = xg.get(name)
     assert "Source:" in rule.__doc__
@@ -134,7 +135,7 @@ def test_a_rule_states_its_formula_and_source_and_names_all_it_takes(name: str) 
     for parameter in list(signature.parameters.values())[3:]:
         assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         assert parameter.default is not parameter.empty
-        assert parameter.annotation in ("float", "int", "bool")
+        assert parameter.annotation in ("float", "int", "bool", "str")
 
 
 @each_rule

@@ -20,7 +20,7 @@ from multigrad.capture.methods import METHODS
 from multigrad.inspection.described import Param, describe_all
 from multigrad.ir.op import Op
 
-from . import attribution_docs
+from . import attribution_docs, estimator_docs
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 
@@ -320,9 +320,34 @@ def render_attribution() -> str:
     )
 
 
+# --- estimators ----------------------------------------------------------------------------------
+
+
+def render_estimators() -> str:
+    """Return the page about the Functions of the library."""
+    tables = []
+    for title, functions in estimator_docs.families():
+        rows = [estimator_docs.row_of(function) for function in functions]
+        tables.append(f"## {title}\n\n{table(estimator_docs.HEADS, rows)}")
+    count = sum(len(functions) for _, functions in estimator_docs.families())
+    return page(
+        "Estimators",
+        f"The {count} Functions of the library, for the tensors of every framework: "
+        "`xg.estimators.NAME(x, ...)`. Each has a forward of its own, and gradients that are not "
+        "its derivative; for those that are put under an activation see [rules](rules.md). "
+        "`g` is the gradient that arrives; *x: 1* says that x gets g times 1. A number may be "
+        "given for any tensor but the first, and then has no gradient; a tensor may be given for "
+        "a number. *Numbers*: defaults, and the ranges of what is given as a number; one outside "
+        "of its range, and a shape that does not fit, is an error at the call.",
+        estimator_docs.EXAMPLE,
+        *tables,
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
+    "estimators.md": render_estimators,
     "attribution.md": render_attribution,
     "dialects.md": render_dialects,
     "fast_kernels.md": render_fast_kernels,

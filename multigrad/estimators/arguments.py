@@ -23,8 +23,8 @@ Fit: TypeAlias = Callable[[Lengths, Lengths], str]
 
 def as_tensor(value: Any) -> Any:
     """A tensor or a number: an int is the float of that value."""
-    if type(value) is int:
-        return float(value)
+    if isinstance(value, float) or type(value) is int:
+        return float(value)  # NumPy's among them
     if isinstance(value, bool | str | list | tuple | dict):
         raise TypeError("a number or a tensor")
     return value
@@ -59,6 +59,12 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
     "bool": as_bool,
     "str": as_word,
 }
+
+
+def usual_type(annotation: str) -> type:
+    """Return the type of what an argument takes as it is."""
+    usual = {as_tensor: float, as_int: int, as_bool: bool, as_word: str}
+    return usual[KINDS[annotation.partition(" | ")[0]]]
 
 
 def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:

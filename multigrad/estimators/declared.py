@@ -25,7 +25,7 @@ from ..functions.function import Function
 from ..ground.ranges import Range, read_ranges
 from ..ground.trees import optree
 from ..tracing.trace import Trace
-from .arguments import Fit, alike, broadcasts, coerce, lengths_of
+from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
 
 _declared: dict[str, Estimator] = {}
 
@@ -37,12 +37,14 @@ class Argument:
     Attributes:
         annotation: "Tensor", "float", "int", "bool" or "str", perhaps with "| None". A tensor may
             be given for a float and, but for the first argument, a number for a tensor.
+        usual: the type that needs no look.
         fits: what its shape is checked by.
     """
 
     name: str
     annotation: str
     default: Any
+    usual: type
     range: Range | None
     fits: Fit
 
@@ -110,12 +112,15 @@ class Estimator(Function):
                 name,
                 str(each.annotation),
                 each.default,
+                usual_type(str(each.annotation)),
                 read.get(name),
                 shapes.get(name, broadcasts),
             )
             for name, each in self.parameters.parameters.items()
         )
         self.examples = examples or examples_of(self.arguments)
+        self._values = tuple(each.default for each in self.arguments)
+        self._required = self._values.count(inspect.Parameter.empty)
 
     @property
     def ranges(self) -> Mapping[str, Range]:
@@ -138,20 +143,25 @@ class Estimator(Function):
 
     def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return all arguments of a call by position, checked; tensors are not read."""
-        subject, arguments = self.recipe.subject, self.arguments
-        args = self._complete(args, kwargs)
-        shape, given = None, {}
-        for argument, value in zip(arguments, args, strict=True):
-            if type(value) is not int and type(value) is not float:
+        if kwargs or not self._required <= len(args) <= len(self._values):
+            args = self._complete(args, kwargs)
+        else:
+            args = (*args, *self._values[len(args) :])
+        shape = lengths_of(args[0])
+        given: dict[str, Any] = {}
+        bounded = []
+        for argument, value in zip(self.arguments, args, strict=True):
+            if type(value) is not argument.usual:
                 own = lengths_of(value)
-                if not given:
-                    shape = own
-                elif own is not None and shape is not None:
+                if own is not None and shape is not None and given:
                     self._check_shape(argument, own, shape)
-            given[argument.name] = coerce(subject, argument.name, argument.annotation, value)
-        for argument in arguments:
-            if argument.range is not None:
-                argument.range.check(subject, argument.name, given[argument.name], given)
+                value = coerce(self.recipe.subject, argument.name, argument.annotation, value)
+            given[argument.name] = value
+            if argument.range is not None and type(value) is argument.usual:
+                bounded.append(argument)
+        for argument in bounded:
+            assert argument.range is not None
+            argument.range.check(self.recipe.subject, argument.name, given[argument.name], given)
         return tuple(given.values())
 
     def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

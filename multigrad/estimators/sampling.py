@@ -1,5 +1,7 @@
-"""Discrete draws with a gradient; random numbers are the library's own, the same under a key on
-every framework (`function.keyed(7)`).
+"""Discrete draws with a gradient.
+
+Random numbers are the library's own, the same under a key on every framework:
+`function.keyed(7)(x)`.
 """
 
 from __future__ import annotations

@@ -42,4 +42,4 @@ def learnable_step(x: Tensor, width: Tensor, kind: str = "sigmoid") -> Any:
         passed = widened(grad_out) * slope / spread
         return xp.cast_like(passed, x), summed(-u * passed, width)
 
-    return xp.where(x > 0, 1.0, xp.where(x <= 0, 0.0, x)), grad
+    return xp.where(x <= 0, 0.0, xp.sign(x)), grad

@@ -32,7 +32,8 @@ CONDITION = re.compile(rf"(>=|<=|!=|>|<)\s*({NUMBER}|[^\W\d]\w*)")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_CONDITIONS = 16
 # Tuples: Dynamo (torch 2.13) reads no union of types.
-ARRAYS, NUMBERS = (np.generic, np.ndarray), (float, int)
+ARRAYS: tuple[type, ...] = (np.generic, np.ndarray)
+NUMBERS: tuple[type, ...] = (float, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,12 @@ class Range:
 
 def as_number(value: Any) -> Number | None:
     """Return a number that is known without a look into a framework's tensor, else None."""
-    if isinstance(value, ARRAYS) and value.shape == ():
-        value = value.item()
-    is_number = isinstance(value, NUMBERS) and not isinstance(value, bool)
-    return value if is_number else None
+    number: Any = value
+    if isinstance(number, ARRAYS) and number.shape == ():
+        number = number.item()
+    if isinstance(number, bool) or not isinstance(number, NUMBERS):
+        return None
+    return number
 
 
 def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import estimators
-from ..errors import MultigradError
+from ..errors import MultigradError, RuleValueError
 from ..estimators.declared import Estimator
 from ..registry import get, rules
 from ..rulebook.likeness import near_names, plain
@@ -184,6 +184,8 @@ def without_input(rule: Rule) -> str:
     try:
         given = {**numbers_for(rule), **keyed(rule)}
         alone, beside = (rule(None, grad_out, x, **given) for x in (None, tin))
+    except RuleValueError:
+        return "an error: it needs `tin`"
     except (MultigradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return "not known"
     if np.array_equal(alone, grad_out):

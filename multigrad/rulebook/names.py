@@ -13,6 +13,8 @@ from ..ground.threads import make_lock
 from .likeness import near_names
 
 RULES: dict[str, Any] = {}  # the Rules, by name
+LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
+KEPT: set[str] = set()  # those of them that give way to nothing but `override=True`
 # What names with params were looked up to: the epoch, and what `context` made of them then.
 IN_FORCE: dict[Any, tuple[int, Any, Any]] = {}
 lock = make_lock()
@@ -63,6 +65,21 @@ def load_library() -> None:
         # Its own rules call register: they find it half imported, without what its last line
         # defines.
         _library_is_loaded = hasattr(library, "__all__")
+        if _library_is_loaded and not LIBRARY:
+            own = f"{library.__name__}."
+            KEPT.update(library.KEPT)
+            LIBRARY.update(
+                {n: rule for n, rule in RULES.items() if rule.__module__.startswith(own)}
+            )
+
+
+def gives_way(name: str) -> bool:
+    """Return whether the rule of a name is one of multigrad's own that a user's takes the place of.
+
+    The library grows: code that was written for a smaller one registers what it likes.
+    """
+    rule = RULES[name]
+    return name not in KEPT and LIBRARY.get(name) is rule
 
 
 def registered(name: str) -> Any:

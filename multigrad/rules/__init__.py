@@ -5,9 +5,14 @@ May import the rooms up to `in_force`; docs/architecture.md has their order.
 
 from . import (
     attribution,
+    binary,
     braintools,
     jamming,
+    limits,
+    names,
+    optax,
     peers,
+    quantization,
     snntorch,
     spiking,
     spikingjelly,
@@ -16,7 +21,15 @@ from . import (
     transforms,
 )
 
+# Of version 0.1.0: to register one of these names again is an error. The others give way to a
+# user's.
+KEPT = (
+    "arctan", "centralize", "clip_norm", "clipped_straight_through", "d(Linear)", "d(ReLU)",
+    "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
+    "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
+)  # fmt: skip
 __all__ = [
-    "attribution", "braintools", "jamming", "peers", "snntorch", "spiking", "spikingjelly",
-    "straight_through", "surrogate", "transforms",
+    "attribution", "binary", "braintools", "jamming", "limits", "names", "optax", "peers",
+    "quantization", "snntorch", "spiking", "spikingjelly", "straight_through", "surrogate",
+    "transforms",
 ]  # fmt: skip

@@ -128,3 +128,17 @@ def numerical(x: Tensor, alpha: Number) -> Tensor:
     """min(1 / |x|, alpha), alpha at both zeros."""
     is_near = abs(x) * alpha <= 1.0
     return xp.where(is_near, alpha, 1.0 / xp.where(is_near, 1.0, abs(x)))
+
+
+def swish_sign(x: Tensor, beta: Number) -> Tensor:
+    """beta * (2 - u tanh(u/2)) / (1 + cosh(u)) with u = beta x."""
+    u = xp.minimum(beta * abs(x), 1000.0)  # from there on it is 0 in every dtype
+    slope = xp.sigmoid(u) * xp.sigmoid(-u)
+    return (2.0 * beta) * (slope * (2.0 - u * xp.tanh(0.5 * u)))
+
+
+def dorefa_weights(x: Tensor) -> Tensor:
+    """(1 - tanh(x)^2) / max|tanh(x)| with a constant maximum, 0 where that is 0."""
+    largest = xp.stop_gradient(xp.norm(xp.tanh(x), ord=math.inf))
+    is_zero = largest == 0.0
+    return xp.where(is_zero, 0.0, tanh(x, 1.0) / xp.where(is_zero, 1.0, largest))

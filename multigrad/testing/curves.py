@@ -103,6 +103,16 @@ def stochastic(x: Exact, draws: Draws, mean: float, variance: float) -> Exact:
     return where(x > 0, 1.0, (draws.uniform() - 0.5 + mean) * variance)
 
 
+def swish(x: Exact, beta: float) -> Exact:
+    u = minimum(beta * abs(x), 1e4)
+    slope = u.apply(lambda v: np.exp(-v) / (1 + np.exp(-v)) ** 2)  # half of 1 / (1 + cosh u)
+    return 2 * beta * ((2.0 - u * (0.5 * u).apply(np.tanh)) * slope)
+
+
+def inside(x: Exact, low: float, high: float) -> Exact:
+    return one(x) * ((x >= low) & (x <= high))
+
+
 # (x, draws, params as the rule's, with its defaults); not all edges are those of the plain name.
 CURVES: dict[str, Callable[..., Exact]] = {
     "unit_rectangular": lambda x, _, alpha=1.0: where(abs(x) < 0.5 / alpha, alpha, 0.0 * one(x)),
@@ -224,5 +234,37 @@ CURVES: dict[str, Callable[..., Exact]] = {
     ),
     "braintools.inv_square_grad": lambda x, _, alpha=100.0: super_spike(x, alpha),
     "braintools.slayer_grad": lambda x, _, alpha=1.0: exponential(x, alpha),
+    "approx_sign": lambda x, _: tent(x, 2.0, 1.0),
+    "swish_sign": lambda x, _, beta=5.0: swish(x, beta),
+    "absolute_binary_sign": lambda x, _: step(x, -1.0, 1.0, closed=True),
+    "dorefa_activations": lambda x, _: inside(x, 0.0, 1.0),
+    "qkeras.quantized_bits": lambda x, _, qnoise_factor=1.0, use_ste=True: (
+        one(x) if use_ste else (1.0 - qnoise_factor) * one(x)
+    ),
+    "qkeras.binary": lambda x, _: tanh(x, 1.0),
+    "qkeras.ternary": lambda x, _: tanh(x, 1.0),
+    "larq.ste_sign": lambda x, _, clip_value=1.0: inside(x, -clip_value, clip_value),
+    "larq.ste_tern": lambda x, _, clip_value=1.0: inside(x, -clip_value, clip_value),
+    "larq.ste_heaviside": lambda x, _, clip_value=1.0: inside(x, -clip_value, clip_value),
+    "larq.DoReFa": lambda x, _, k_bit=2, mode="activations": inside(x, 0.0, 1.0),
+    "larq.approx_sign": lambda x, _: tent(x, 2.0, 1.0),
+    "larq.swish_sign": lambda x, _, beta=5.0: swish(x, beta),
+    "brevitas.abs_binary_sign_grad": lambda x, _: step(x, -1.0, 1.0, closed=True),
+    "zennit.ReLUBetaSmooth": lambda x, _, beta_smooth=10.0: sigmoid(beta_smooth * x),
+    "norse.Logistic": lambda x, _, k=100.0: tanh(x, k),
+    "norse.CircDist": lambda x, _, alpha=100.0: circle(x, alpha),
+    "rockpool.step_pwl": lambda x, _, window=0.5: one(x) * (x > -window),
+    "rockpool.threshold_subtract": lambda x, _, window=0.5: one(x) * (x >= -window),
+    "brevitas.round_ste": lambda x, _: one(x),
+    "brevitas.ceil_ste": lambda x, _: one(x),
+    "brevitas.floor_ste": lambda x, _: one(x),
+    "brevitas.round_to_zero_ste": lambda x, _: one(x),
+    "brevitas.dpu_round_ste": lambda x, _: one(x),
+    "brevitas.binary_sign_ste": lambda x, _: one(x),
+    "brevitas.ternary_sign_ste": lambda x, _: one(x),
+    "brevitas.tensor_clamp_ste": lambda x, _: one(x),
+    "brevitas.scalar_clamp_ste": lambda x, _: one(x),
+    "brevitas.scalar_clamp_min_ste": lambda x, _: one(x),
+    "zennit.Pass": lambda x, _: one(x),
 }
 RANDOM_CURVES = {"stochastic_spike", "snntorch.SSO"}

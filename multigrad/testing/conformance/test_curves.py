@@ -30,6 +30,9 @@ PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
     "piecewise_leaky_relu": ({"w": 0.3, "c": 0.7},),
     "piecewise_quadratic": ({"alpha": 3.0},),
     "q_pseudo_spike": ({"alpha": 3.5},),
+    "qkeras.quantized_bits": ({"use_ste": False, "qnoise_factor": 0.3},),
+    "rockpool.step_pwl": ({"window": 0.3},),
+    "rockpool.threshold_subtract": ({"window": 0.3},),
     "s2nn": ({"alpha": 0.3, "beta": 3.0},),
     "sinabs.Heaviside": ({"window": 0.3, "threshold": 2.0},),
     "sinabs.PeriodicExponential": ({"grad_width": 0.3, "threshold": 2.0},),
@@ -41,6 +44,7 @@ PARAMS: dict[str, tuple[dict[str, Any], ...]] = {
     "spyx.arctan": ({"k": 0.3},),
     "squarewave_fourier": ({"n": 4, "period": 2.0},),
     "stochastic_spike": ({"mean": 0.3, "variance": 2.0},),
+    "swish_sign": ({"beta": 0.3}, {"beta": 30.0}),
     "unit_rectangular": ({"alpha": 2.0},),
 }
 
