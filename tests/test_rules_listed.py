@@ -59,10 +59,14 @@ def test_no_line_is_wider_than_the_screen(invoke: Any, width: int) -> None:
 
 @needs_cli
 def test_a_family_is_headed_by_what_its_module_says(invoke: Any) -> None:
-    lines = invoke("--family", "jamming").output.splitlines()
-    assert lines[0].startswith("jamming: Gradient jamming: multiply the gradient by uniform noise")
-    names = [line.split()[0] for line in lines if line[:2] == "  " != line[2:4]]
-    assert names == ["full_jam", "positive_jam", "rectangular_jam"]
+    from multigrad.rules import jamming
+
+    lines = invoke("--family", "jamming", width=200).output.splitlines()
+    said = " ".join((jamming.__doc__ or "").partition("\n\n")[0].split())
+    assert " ".join(lines[: lines.index("")]) == f"jamming: {said.removesuffix('.')}"
+    names = {line.split()[0] for line in lines if line[:2] == "  " != line[2:4]}
+    assert names >= {"full_jam", "positive_jam", "rectangular_jam"}
+    assert names == {name for name in xg.rules() if xg.get(name).__module__ == jamming.__name__}
 
 
 @needs_cli
@@ -89,13 +93,25 @@ def test_like_finds_by_name_formula_source_and_spelling(
     [
         (("--family", "spikng"), "no family 'spikng'; did you mean 'spiking'?"),
         (("--like", "xyzzy"), "no rule like 'xyzzy'"),
-        (("--family", "jamming", "--like", "arctan"), "no rule like 'arctan' among 3"),
+        (("--family", "jamming", "--like", "arctan"), "no rule like 'arctan' among "),
     ],
 )
 def test_what_finds_nothing_is_an_error(invoke: Any, words: Any, message: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert message in result.output
+
+
+@needs_cli
+def test_estimators_are_listed_when_asked_for_and_found_by_a_word(invoke: Any) -> None:
+    rows = json.loads(invoke("--estimators", "--json").output)
+    assert {row["name"] for row in rows} == set(xg.estimators.catalogue())
+    assert {row["kind"] for row in rows} == {"estimator"}
+    (lsq,) = [row for row in rows if row["name"] == "lsq"]
+    assert lsq["gradients"].startswith("x: 1 where")
+    assert lsq["params"]["bits"] == {"default": 4, "range": ">= 1 and <= 16"}
+    found = invoke("--like", "LSQ").output
+    assert "xg.estimators, step_sizes" in found and "lsq_plus" in found
 
 
 @needs_cli
@@ -127,21 +143,24 @@ def test_a_rule_of_yours_comes_first_and_marks_what_must_be_given(invoke: Any, n
 @pytest.mark.parametrize(
     ("word", "names"),
     [
-        ("triangluar", "'triangular'?"),
-        ("superspike", "'fast_sigmoid', 'snnax.superspike' or 'spikingjelly.super_spike'?"),
-        ("atan", "'arctan', 'snntorch.atan' or 'spikingjelly.atan'?"),
-        ("ste", "'straight_through' or 'snntorch.straight_through_estimator'?"),
-        ("GRL", "'gradient_reversal'?"),
-        ("larq.ste_sign", "'clipped_straight_through'?"),
-        ("snntorch.atn", "'snntorch.atan'?"),
-        ("boxcar", "'rectangular' or 'spyx.boxcar'?"),
-        ("reversal", "'gradient_reversal'?"),
+        ("triangluar", ["triangular"]),
+        ("superspike", ["fast_sigmoid", "snnax.superspike"]),
+        ("atan", ["arctan", "snntorch.atan", "spikingjelly.atan"]),
+        ("ste", ["straight_through"]),
+        ("GRL", ["gradient_reversal"]),
+        ("larq.StraightThrough", ["straight_through"]),
+        ("snntorch.atn", ["snntorch.atan"]),
+        ("boxcar", ["rectangular", "spyx.boxcar"]),
+        ("reversal", ["gradient_reversal"]),
     ],
 )
-def test_a_wrong_name_suggests_what_others_call_so(word: str, names: str) -> None:
+def test_a_wrong_name_suggests_what_others_call_so(word: str, names: list[str]) -> None:
     with pytest.raises(xg.RuleError) as raised:
         xg.get(word)
-    assert str(raised.value).startswith(f"no rule named {word!r}; did you mean {names} (")
+    message = str(raised.value)
+    assert message.startswith(f"no rule named {word!r}; did you mean {names[0]!r}")
+    assert all(repr(name) in message for name in names)
+    assert message.count("'") <= 8
 
 
 @pytest.mark.parametrize("word", ["xyzzy", "", ".", "grad_out"])

@@ -16,9 +16,11 @@ from ..errors import MultigradError, UnsupportedOp
 from ..estimators.arguments import broadcasts
 from ..estimators.declared import Estimator, catalogue
 from ..inspection.described import Described, describe, describe_estimator
+from ..ir.graph import Graph
 from ..recipes.examples import capture_example
 from ..registry import get, rules
 from ..rulebook.rule import Rule
+from ..tracing.trace import NeedsConcrete
 from .behavior import observe
 from .curves import SIDES, make_picture
 from .javascript import emit
@@ -26,6 +28,8 @@ from .picture import Picture
 from .sampling import grid
 from .sliders import Slider, make_sliders
 from .snippets import write_function_snippets, write_snippets
+
+ROW = {"ndim": 1, "dtype": "float64"}  # what a graph may need to know of a row of doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def write_script(
     values = range(int(whole[0].low), int(whole[0].high) + 1) if whole else [None]
     graphs = {
         "" if value is None else str(value): emit(
-            rule.bound_rule({} if value is None else {name: value}).graph()
+            graph_of(rule, {} if value is None else {name: value})
         )
         for value in values
     }
@@ -113,6 +117,22 @@ def write_script(
     }
     functions = ", ".join(f"{json.dumps(value)}: {text}" for value, text in graphs.items())
     return f"{{...{to_script(known)}, f: {{{functions}}}}}"
+
+
+def graph_of(rule: Rule, params: Mapping[str, Any]) -> Graph:
+    """Return a rule's graph for a row of doubles, whose length and params may be any.
+
+    Raises:
+        MultigradError: it needs to know more.
+    """
+    facts: dict[str, Any] = {}
+    while True:
+        try:
+            return rule.bound_rule(params).specialization.graph(True, facts)
+        except NeedsConcrete as need:
+            if not set(need.facts) <= ROW.keys():
+                raise UnsupportedOp(f"rule {rule.name!r} needs {', '.join(need.facts)}") from None
+            facts.update({fact: ROW[fact] for fact in need.facts})
 
 
 # --- Functions ----------------------------------------------------------------------------------

@@ -130,6 +130,8 @@ ROWS: Mapping[Op, str] = {
 }  # fmt: skip
 # Of all elements of an array, which a graph may take along its last axis as well.
 REDUCTIONS: Mapping[Op, str] = {
+    ops.SIZE: "a.length",
+    ops.DIM: "a.length",
     ops.SUM: "sum(a)",
     ops.MEAN: "mean(a)",
     ops.MAX: "a.reduce((one, other) => Math.max(one, other))",
@@ -201,7 +203,7 @@ def expression(node: Node, words: Mapping[Node, str]) -> str:
         kind = attrs["dtype"]
         row = "Boolean(a)" if kind == BOOL else "Math.trunc(a)" if kind in WHOLE else "Number(a)"
         return f"each((a) => {row}, {given[0]})"
-    if node.op in REDUCTIONS and attrs["axis"] in WHOLE_AXES and node.operands[0].type.shape:
+    if node.op in REDUCTIONS and attrs.get("axis") in WHOLE_AXES and node.operands[0].type.shape:
         return f"((a) => {fill(REDUCTIONS[node.op], attrs)})({given[0]})"
     if node.op not in ROWS:
         raise UnsupportedOp(f"{node.op.name} has no row in JavaScript")
