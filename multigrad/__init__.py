@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .inspection.parity import parity
     from .inspection.show import show
     from .inspection.source import lower, source
+    from .lowering.forwards import activations
     from .override import override
     from .plotting.figure import plot
     from .registry import compose, get, register, rules, unregister
@@ -78,6 +79,7 @@ __all__ = [
     "UnsupportedOp",
     "__version__",
     "activation",
+    "activations",
     "apply_to_gradients",
     "attach",
     "attribution",
@@ -135,6 +137,7 @@ _ROOMS = {
     "TraceError": "errors",
     "UnsupportedOp": "errors",
     "activation": "in_force.activation",
+    "activations": "lowering.forwards",
     "apply_to_gradients": "in_force.gradients",
     "attach": "attach",
     "backends": "backend.discovery",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 from .active.reads import NUMBERS
+from .calls.bound import BoundFunction
 from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
+from .functions.chain import Chain
+from .functions.function import Function
 from .ground.ranges import Range, read_ranges
+from .lowering.forwards import Forward
 from .rulebook.names import (
     LIBRARY,
     RULES,
@@ -165,27 +169,74 @@ def rules() -> list[str]:
     return sorted(RULES)
 
 
-def compose(*rules: str | Rule | Callable[..., Any]) -> Rule:
-    """Return the rule that applies the given ones in series, first to last.
+@overload
+def compose(*parts: Function | BoundFunction) -> Chain: ...
+@overload
+def compose(*parts: str | Rule) -> Rule: ...
+@overload
+def compose(*parts: Any) -> Any: ...
+def compose(*parts: Any) -> Any:
+    """Return the rule that applies the given ones in series, first to last; of Functions, the
+    Function x -> g(f(x)), each with its own gradient.
 
-    A param reaches every part that declares it; bind one to a part with `rule.with_params(...)`.
+    A param reaches every part that declares it; "noise.sigma" is that of one part alone,
+    "noise[1].sigma" where several have the name. Bind one to a part with `rule.with_params(...)`,
+    `function.bind({...})`. Compositions may be composed, saved and pickled.
 
     Example:
         >>> clip_then_noise = xg.compose("clip_norm", xg.get("noise").with_params(sigma=0.01))
+        >>> with xg.use(clip_then_noise, {"clip_norm.max_norm": 1.0}): ...
+        >>> quantized = xg.compose(xg.activation("Tanh"), scale, ste_round)
+        >>> y = quantized(x, step=step)  # what the parts take besides their first argument
+
+    Args:
+        parts: names of rules, Rules and functions that are rules; or Functions, bound ones and
+            activations.
 
     Raises:
         RuleError: a name is unknown.
-        RuleValueError: no rule was given.
+        RuleValueError: nothing was given.
+        RuleTypeError: rules and Functions are mixed.
     """
-    if not rules:
+    if not parts:
         raise RuleValueError(
             "compose needs at least one rule, such as compose('clip_norm', 'noise')"
         )
-    parts = tuple(part if isinstance(part, str) else resolve(part) for part in rules)
-    for part in parts:
+    parts = tuple(getattr(part, "_activation", part) for part in parts)  # of modules and layers
+    functions = [part for part in parts if _is_function(part)]
+    if functions and len(functions) == len(parts):
+        return Chain(parts)
+    if functions:
+        raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
+    rules = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
+    for part in rules:
         resolve(part)
-    names = [part if isinstance(part, str) else part.name for part in parts]
-    return Rule(name=f"compose({', '.join(names)})", parts=parts)
+    names = [part if isinstance(part, str) else part.name for part in rules]
+    return Rule(name=f"compose({', '.join(names)})", parts=rules)
+
+
+def _is_function(part: Any) -> bool:
+    """Return whether a part is a Function, one with values, or an activation."""
+    if isinstance(part, Function | BoundFunction):
+        return True
+    return isinstance(getattr(part, "forward", None), Forward)
+
+
+def _mixed(function: Any, rule: Any) -> RuleTypeError:
+    """Return what says that a Function and something else cannot be in series."""
+    name = getattr(function, "name", None) or function.forward.name
+    if isinstance(rule, str | Rule):
+        found = resolve(rule)
+        return RuleTypeError(
+            f"compose takes rules or Functions: {found.name!r} is a rule, {name!r} a Function. Put "
+            f"the rule under an activation, which makes it a Function: "
+            f"xg.get({found.name!r}).under('Linear')"
+        )
+    own = getattr(rule, "__name__", type(rule).__name__)
+    return RuleTypeError(
+        f"compose takes rules or Functions: {name!r} is a Function, and {own!r} is none; write "
+        f"xg.function({own}) for its true derivative, or xg.function({own}, backward)"
+    )
 
 
 def _mentions(rule: Rule, name: str) -> bool:

@@ -80,6 +80,7 @@ def test_show_under_an_activation_prints_forward_too(invoke: Any) -> None:
     under = invoke("show", "triangular", "--forward", "Heaviside").output
     assert under != alone
     assert "Heaviside" in under
+    assert "arctan(tin" in invoke("show", "triangular", "--forward", "numpy:arctan").output
 
 
 @needs_cli

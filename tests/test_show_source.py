@@ -79,7 +79,8 @@ def test_show_of_a_module_shows_what_it_holds() -> None:
 
 def test_show_of_a_composed_rule_is_one_graph() -> None:
     text = xg.show(xg.compose("scale", "clip_norm"))
-    assert text.startswith("compose(scale, clip_norm)(") and "norm" in text and "mul" in text
+    assert text.startswith("scale → clip_norm\n\ncompose(scale, clip_norm)(")
+    assert "norm" in text and "mul" in text
 
 
 def test_show_of_a_rule_that_branches_on_a_param_takes_its_default() -> None:

@@ -144,6 +144,17 @@ def test_the_factor_is_the_rule_for_a_gradient_of_ones(backend: Any) -> None:
         np.testing.assert_array_equal(backend.numpy(bound(x)), expected)
 
 
+def test_the_factor_of_a_chain_is_the_product_of_its_parts_compiled_too(backend: Any) -> None:
+    factor = xg.compose("triangular", "scale").factor
+
+    def scaled(x: Any) -> Any:
+        return factor(x, **{"scale.s": 3.0, "width": 2.0})
+
+    for run in (scaled, scaled if backend.name == "numpy" else xg.jit(scaled)):
+        given = backend.numpy(run(backend.array(X)))
+        np.testing.assert_allclose(given, 3 * np.maximum(1 - abs(X) / 2, 0), rtol=1e-6)
+
+
 def test_the_factor_of_a_membrane_and_its_threshold(backend: Any) -> None:
     v = backend.array(X + 1)
     triangle = xg.get("triangular").factor(v, 1.0)

@@ -19,6 +19,7 @@ from multigrad.functions.function import Function, by_identifier
 from multigrad.ground.trees import optree
 from multigrad.in_force.activation import Activation, by_key
 from multigrad.recipes.record import NotCaptured
+from multigrad.rulebook.forwards_of_code import forward_by_key
 from multigrad.tracing.trace import Value
 
 from .calls import (
@@ -64,7 +65,7 @@ def is_exporting() -> bool:
 
 def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
     """What Dynamo traces in the place of `Activation.__call__`; with values, of `call_with`."""
-    subject = (activation.key, activation.forward.name)
+    subject = (activation.key, activation.forward.key)
     name = ask(subject, (x, len(values)), True)[0]
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
@@ -178,7 +179,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
     """Make the call for arguments like these, and return its name among CALLS, or a question.
 
     Args:
-        subject: a Function's identifier, or the key and the forward's name of an activation.
+        subject: a Function's identifier, or the key of an activation.
         described: its arguments.
         token: of what is in force.
         epoch: the registry's; "" where the Function is taken to read nothing besides its arguments.
@@ -189,7 +190,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
             check_mirror(token)
         if isinstance(subject, str):
             return find_function(by_identifier[subject], described, token, epoch)
-        activation = by_key.get(subject[0]) or Activation(subject[1])
+        activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
         return find_activation(activation, subject, described, token, epoch, is_hidden=is_hidden)
     except Question as question:
         return str(question)

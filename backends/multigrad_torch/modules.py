@@ -30,12 +30,13 @@ class Activation(nn.Module):
         ...     y = act(x)
 
     Args:
-        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
-            Heaviside, in any case.
+        forward: a name that `xg.activations()` lists, in any case, or a function of one tensor;
+            see `xg.activation`. An `nn.Module` without parameters and buffers is such a function.
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
-            the true derivative acts (zero for Heaviside).
+            the true derivative acts (zero for the steps), or a Function's own backward.
         params: values for the rule's params.
-        at_zero: of Heaviside, the value at exactly 0, by default 0.
+        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0.
+        threshold: of Ternary, 0.05 by default.
 
     Attributes:
         spiking: whether it gives what its name says; see `set_spiking_mode`.
@@ -52,14 +53,15 @@ class Activation(nn.Module):
 
     def __init__(
         self,
-        forward: str = "ReLU",
+        forward: str | Callable[..., Any] = "ReLU",
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
         *,
         at_zero: float | None = None,
+        threshold: float | None = None,
     ) -> None:
         super().__init__()
-        self._activation = AnyActivation(forward, rule, params, at_zero)
+        self._activation = AnyActivation(forward, rule, params, at_zero, threshold)
 
     @property
     def rule(self) -> Any:
@@ -68,7 +70,7 @@ class Activation(nn.Module):
 
     @rule.setter
     def rule(self, rule: Any) -> None:
-        self._activation = AnyActivation(self._activation.forward.name, rule)
+        self._activation = AnyActivation(self._activation.forward, rule)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class Activation(nn.Module):
     @params.setter
     def params(self, params: Mapping[str, Any]) -> None:
         current = self._activation
-        self._activation = AnyActivation(current.forward.name, current.rule, params)
+        self._activation = AnyActivation(current.forward, current.rule, params)
 
     def __getattr__(self, name: str) -> Any:
         # Last of all: what torch and its subclasses look up.
@@ -133,7 +135,7 @@ class Activation(nn.Module):
     def extra_repr(self) -> str:
         """Say what stands between the parentheses of the repr."""
         act = self._activation
-        words = [repr(act.forward.name)]
+        words = [act.forward.words]
         if act.rule is not None:
             words.append(f"rule={getattr(act.rule, 'name', act.rule)!r}")
         words += [f"{name}={value!r}" for name, value in act.params.items()]

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import multigrad as xg
-from multigrad.cli.named import find, make_inputs, with_params
+from multigrad.cli.named import find, find_forward, make_inputs, with_params
 from multigrad.demo.frameworks import prepare_environment
 from multigrad.errors import MultigradError
 
@@ -154,7 +154,7 @@ def source(
 ) -> None:
     """Print the code that runs for a rule on one backend."""
     with report_errors():
-        typer.echo(xg.source(find(rule), backend, forward=forward))
+        typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
 
 
 @app.command(epilog="Example: multigrad eject triangular --backend torch --forward Heaviside")
@@ -173,7 +173,7 @@ def eject(
     prepare_environment()
     with report_errors():
         found = with_params(find(what), params or ())
-        text = xg.source(found, backend, forward=forward, standalone=True)
+        text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
         if out is None:
             typer.echo(text, nl=False)
         elif out.exists() and not force:

@@ -36,7 +36,17 @@ def find(what: str, forward: str | None = None) -> Any:
         raise MultigradError(
             f"{what} is a Function, which has a forward of its own; leave --forward out"
         )
-    return xg.activation(forward, rule=found)
+    return xg.activation(find_forward(forward), rule=found)
+
+
+def find_forward(word: str) -> Any:
+    """Return an activation's name, or the function that module:name stands for.
+
+    Raises:
+        MultigradError: there is none.
+    """
+    module, colon, name = word.rpartition(":")
+    return find_in(import_named(module), name) if colon else word
 
 
 def with_params(found: Any, words: Sequence[str]) -> Any:

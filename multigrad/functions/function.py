@@ -101,7 +101,9 @@ class Function(Entries):
         name = getattr(self, "__qualname__", "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        return name if found is self else (_rebuild, (self.to_dict(), self.draws.key))
+        if found is self:
+            return name
+        return _rebuild, (self.to_dict(), self.draws.key, self._defaults)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as functions do: a method with a gradient of its own.
@@ -325,8 +327,9 @@ def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
     return array_node(trace.like(), freeze(np.asarray(number)), dtype)
 
 
-def _rebuild(data: dict[str, Any], key: Any) -> Function:
+def _rebuild(data: dict[str, Any], key: Any, defaults: tuple[Any, ...] = ()) -> Function:
     function = restore(decode_function(unseal(data, ("function",))[1]))
+    function = function.with_defaults(defaults) if defaults else function
     return function if key is None else function.keyed(key)
 
 

@@ -209,6 +209,11 @@ class OfObject(Function):
         )
 
     @property
+    def original(self) -> Callable[..., Any]:
+        """The object, its method, or the function that calls it."""
+        return self._called
+
+    @property
     def _owner(self) -> Any:
         return owner_of_method(self._called)
 

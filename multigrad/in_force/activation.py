@@ -20,8 +20,9 @@ from ..calls.arguments import flatten
 from ..capture.signature import read_params
 from ..context import CURRENT, RuleInForce, apply_now
 from ..ground.fixed import FixedParams
-from ..lowering.forwards import Forward, find_forward
+from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.rule import BoundRule, Rule, read_number
 from ..rulebook.under import forward_on, put_under
 from ..tracing.trace import Value, dtype_name
@@ -46,16 +47,18 @@ class Activation:
 
     def __init__(
         self,
-        forward: str = "ReLU",
+        forward: str | Callable[..., Any] | Forward = "ReLU",
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
         at_zero: float | None = None,
+        threshold: float | None = None,
     ) -> None:
-        self.forward: Forward = find_forward(forward, at_zero)
+        self.forward: Forward = as_forward(forward, at_zero, threshold)
         self._rule = rule
         self._params = read_params(params)
         # Equal keys mean the same backward under the same active rules.
-        self.key = self.forward.name if rule is None else f"{self.forward.name}:{next(_keys)}"
+        name = self.forward.key
+        self.key = name if rule is None else f"{name}:{next(_keys)}"
         by_key[self.key] = self
         # The epoch, what was looked up in it, and the names read: one tuple, as `_latest`.
         self._own: tuple[int, RuleInForce | None, tuple[Lookup, ...]] = (-1, None, ())
@@ -69,7 +72,7 @@ class Activation:
     def __repr__(self) -> str:
         rule = f", rule={self.rule!r}" if self.rule is not None else ""
         params = f", params={self.params!r}" if self.params else ""
-        return f"activation({self.forward.name!r}{rule}{params})"
+        return f"activation({self.forward.words}{rule}{params})"
 
     @property
     def rule(self) -> str | Rule | Callable[..., Any] | None:
@@ -84,7 +87,9 @@ class Activation:
     def __reduce__(self) -> Any:
         # What was looked up here stays here: a copy, in this process or another, looks it up
         # itself.
-        return Activation, (self.forward.name, self._rule, self._params)
+        forward = self.forward
+        named = forward if isinstance(forward, ForwardOfCode) else forward.name
+        return Activation, (named, self._rule, self._params)
 
     def own_in_force(self) -> RuleInForce | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""
@@ -261,6 +266,8 @@ def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
     """Return the activation without a rule for tensors like x: the framework's own, with its own
     derivative.
     """
+    if isinstance(forward, ForwardOfCode):
+        return forward.function
     if not forward.differentiable:
         return put_under(None, forward).entry_on(backend, (x,)).bound(x, (), FREE)
     key = (backend.name, forward.name)
@@ -273,28 +280,38 @@ def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
 
 
 def activation(
-    forward: str,
+    forward: str | Callable[..., Any],
     rule: str | Rule | Callable[..., Any] | None = None,
     params: Mapping[str, Any] | None = None,
     *,
     at_zero: float | None = None,
+    threshold: float | None = None,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
     Example:
         >>> act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+        >>> act = xg.activation(torch.nn.functional.hardswish, rule="clipped_straight_through")
 
     Args:
-        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
-            Heaviside, in any case.
+        forward: a name that `xg.activations()` lists, in any case, with or without underscores, or
+            another usual name of it ("sigmoid", "step", "swish"); or a function of one tensor,
+            written with any library: a Function, `torch.sign`, `jax.nn.mish`, one of your own. It
+            is captured at its first call, and the rule is that of its input, whose shape and dtype
+            the output must have. An object that holds no tensors is copied.
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
-            the true derivative acts (zero for Heaviside).
+            the true derivative acts (zero for the steps: Heaviside, Sign, Round, Floor, Ternary),
+            or a Function's own backward.
         params: values for the rule's params.
-        at_zero: of Heaviside, the value at exactly 0, by default 0: that of snnTorch, norse and
-            spyx. SpikingJelly, snnax and braintools have 1. It is part of the activation's name:
-            "Heaviside(at_zero=1.0)" means the same.
+        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0: that of snnTorch,
+            norse and spyx. SpikingJelly, snnax and braintools have 1 for Heaviside, larq has 1 for
+            Sign. It is part of the activation's name: "Heaviside(at_zero=1.0)" means the same.
+        threshold: of Ternary, which is the sign where abs(x) is above it and 0 elsewhere; 0.05 by
+            default, as in larq. It is part of the name too: "Ternary(threshold=0.1)".
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
+        TraceError: at the first call under a rule; the function cannot be captured.
+        GradientError: there; its output has not the input's shape and dtype.
     """
-    return Activation(forward, rule, params, at_zero)
+    return Activation(forward, rule, params, at_zero, threshold)

@@ -195,7 +195,7 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
     if in_force is None:
         return act, nullcontext()
     bound_rule = in_force.bound_rule
-    return Activation(act.forward.name), use(bound_rule.rule, bound_rule.params, key=KEY)
+    return Activation(act.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
 
 
 def _expect(

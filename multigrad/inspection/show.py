@@ -10,6 +10,7 @@ from typing import Any
 from .. import ops
 from ..backend.discovery import in_use
 from ..errors import MultigradError
+from ..functions.chain import Chain
 from ..functions.function import Function
 from ..in_force.activation import Activation
 from ..ir.graph import Graph, Node, format_graph
@@ -19,6 +20,8 @@ from ..lowering.function_graph import FunctionGraph
 from ..passes.residuals import BYTES, Cut
 from ..recipes.examples import find_variant
 from ..registry import resolve
+from ..rulebook.forwards_of_code import ForwardOfCode
+from ..rulebook.parts import chain_of
 from ..rulebook.rule import BoundRule, Rule
 from ..tracing.trace import NeedsConcrete
 
@@ -50,22 +53,31 @@ def show(
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
         graphs = find_variant(inner).graphs
-        return _with_memory(_both(graphs), graphs, memory)
+        chain = f"{inner.words}\n\n" if isinstance(inner, Chain) else ""
+        return _with_memory(f"{chain}{_both(graphs)}", graphs, memory)
     if isinstance(inner, FunctionGraph):
         return _with_memory(_both(inner), inner, memory)
     if isinstance(inner, Activation):
         own = inner.own_in_force()
+        if own is None and isinstance(inner.forward, ForwardOfCode):
+            return show(inner.forward.function, memory=memory)
         if own is None:
             function = FunctionGraph(
                 inner.forward.name, inner.forward.graph(), inner.forward.derivative()
             )
             return _with_memory(_both(function), function, memory)
-        return _show(own.bound_rule, inner.forward, memory)
-    return _show(resolve(inner).bound_rule(), None, memory)
+        return _chained(inner.rule) + _show(own.bound_rule, inner.forward, memory)
+    return _chained(inner) + _show(resolve(inner).bound_rule(), None, memory)
 
 
 def _both(function: FunctionGraph) -> str:
     return f"{format_graph(function.forward)}\n\n{format_graph(function.backward)}"
+
+
+def _chained(given: Any) -> str:
+    """Return the parts of a composed rule, on a line above its graph."""
+    rule = resolve(given)
+    return f"{chain_of(rule)}\n\n" if rule.parts else ""
 
 
 def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:

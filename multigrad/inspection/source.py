@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,23 +15,31 @@ from ..ejection.eject import eject
 from ..errors import RuleTypeError, TraceError, UnsupportedOp
 from ..functions.function import Function
 from ..in_force.activation import Activation
-from ..lowering.forwards import Forward, find_forward
+from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..recipes.examples import find_variant
+from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.rule import BoundRule, resolve
 from ..rulebook.under import RuleUnder
 from ..tracing.trace import NeedsConcrete
 
 
-def lower(rule: Any, backend: str, *, forward: str = "Linear", forward_mode: bool = False) -> Any:
+def lower(
+    rule: Any,
+    backend: str,
+    *,
+    forward: str | Callable[..., Any] = "Linear",
+    forward_mode: bool = False,
+) -> Any:
     """Return the native object: what an expert would have written for this framework.
 
     Args:
         rule: a name, a Rule, a function that is a rule, or a Function; None is the forward's true
             derivative. A Function is taken as it was captured at its latest call.
         backend: "torch", "jax", "tensorflow", "numpy" or a third party's.
-        forward: the activation that the rule sits under.
+        forward: the activation that the rule sits under, or a function of one tensor, as
+            `xg.activation` takes them.
         forward_mode: ask for an object that also supports forward mode (torch: a Function with
             `jvp`; jax: `custom_jvp`, where jax chooses what to keep); for rules that are linear in
             grad_out.
@@ -49,7 +58,13 @@ def lower(rule: Any, backend: str, *, forward: str = "Linear", forward_mode: boo
     return _lower(rule, backend, forward, forward_mode).native
 
 
-def source(rule: Any, backend: str, *, forward: str = "Linear", standalone: bool = False) -> str:
+def source(
+    rule: Any,
+    backend: str,
+    *,
+    forward: str | Callable[..., Any] = "Linear",
+    standalone: bool = False,
+) -> str:
     """Return the source that is emitted for a rule under a forward, for reading and pasting.
 
     Args:
@@ -63,33 +78,35 @@ def source(rule: Any, backend: str, *, forward: str = "Linear", standalone: bool
         RuleError, BackendNotFound, TraceError, UnsupportedOp: as `lower`; UnsupportedOp also for
             what no file can hold: code that runs as it is.
     """
+    meant: Any = forward
     if isinstance(rule, Activation):
-        rule, forward = _parts_of(rule, forward)
+        rule, meant = _parts_of(rule, forward)
     if standalone:
-        return _eject(rule, load_backend(backend), forward)
-    return _lower(rule, backend, forward, False).source
+        return _eject(rule, load_backend(backend), meant)
+    return _lower(rule, backend, meant, False).source
 
 
-def _parts_of(activation: Activation, forward: str) -> tuple[Any, str]:
+def _parts_of(activation: Activation, forward: Any) -> tuple[Any, Forward]:
     """Return the rule and the forward of an activation.
 
     Raises:
         RuleTypeError: another forward is given.
     """
-    if forward not in ("Linear", activation.forward.name):
+    if forward != "Linear" and as_forward(forward) is not activation.forward:
         raise RuleTypeError(
             f"{activation!r} has a forward of its own; leave out forward={forward!r}"
         )
     own = activation.own_in_force()
-    return None if own is None else own.bound_rule, activation.forward.name
+    return None if own is None else own.bound_rule, activation.forward
 
 
-def _eject(rule: Any, backend: Backend, forward: str) -> str:
+def _eject(rule: Any, backend: Backend, forward: Any) -> str:
     """Return a file of what is lowered otherwise."""
+    rule, forward = _own_of_code(rule, forward)
     if isinstance(rule, Function):
         graphs = _graphs_of(find_variant(rule), forward)
         return eject(graphs, backend, {}, title=f"The function {graphs.name!r} for {backend.name}")
-    row = find_forward(forward)
+    row = as_forward(forward)
     graphs, values = _graphs_under(rule, row)
     name = graphs.backward.name
     title = f"{row.name} with the gradient of the rule {name!r} for {backend.name}"
@@ -98,17 +115,24 @@ def _eject(rule: Any, backend: Backend, forward: str) -> str:
     return eject(replace(graphs, name=name), backend, values or {}, title=title)
 
 
-def _lower(rule: Any, backend_name: str, forward: str, forward_mode: bool) -> Attached:
+def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> Attached:
     backend = load_backend(backend_name)
+    rule, forward = _own_of_code(rule, forward)
     if isinstance(rule, Function):
         return _lower_function(find_variant(rule), backend, forward, forward_mode)
-    row = find_forward(forward)
+    row = as_forward(forward)
     if forward_mode and not backend.autodiff.forward_mode:
         raise UnsupportedOp(
             f"backend {backend.name!r} has no custom forward mode; lower without forward_mode=True"
         )
     graphs, values = _graphs_under(rule, row)
     return lower_graphs(graphs, backend, values, forward_mode, checks=True)
+
+
+def _own_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
+    """Return the Function that a forward of code is without a rule; all else as it is."""
+    row = as_forward(forward) if rule is None else None
+    return (row.function, "Linear") if isinstance(row, ForwardOfCode) else (rule, forward)
 
 
 def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:

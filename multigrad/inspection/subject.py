@@ -25,6 +25,7 @@ from ..ops.numerics import as_numpy_dtype
 from ..recipes.examples import find_variant
 from ..recipes.record import NotCaptured
 from ..registry import resolve
+from ..rulebook.forwards_of_code import ForwardOfCode
 from ..rulebook.rule import Rule
 
 Array = Any
@@ -63,6 +64,8 @@ def subject_of(obj: Any) -> Subject:
         return Subject(inner.name, inner, function=inner, is_surrogate=inner.is_surrogate)
     if isinstance(inner, Activation):
         ruled = inner.in_force() is not None
+        if isinstance(inner.forward, ForwardOfCode) and not ruled:
+            return Subject(repr(inner), inner, function=inner.forward.function)
         return Subject(repr(inner), inner, forward=inner.forward, is_surrogate=ruled)
     if isinstance(inner, str | Rule):
         rule = resolve(inner)

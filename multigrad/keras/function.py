@@ -17,6 +17,8 @@ import keras
 from ..calls.placeholders import take_placeholders
 from ..errors import FormatError, MultigradError, RuleError
 from ..functions.function import Function
+from ..lowering.forwards import Forward
+from ..rulebook.forwards_of_code import ForwardOfCode
 from ..saving.files import from_dict
 from .symbolic import infer_outputs
 from .tracing import BACKEND
@@ -103,6 +105,30 @@ def read_function(owner: str, data: Any) -> Function:
             f"{owner}: it needs a function, and this document is a {type(function).__name__}"
         )
     return function
+
+
+def describe_forward(owner: str, forward: Forward) -> Any:
+    """Return the forward of a layer as data: a name, or the Function of code in its place.
+
+    Raises:
+        MultigradError: it cannot be captured, or a document cannot hold it.
+    """
+    if isinstance(forward, ForwardOfCode):
+        try:
+            function = forward.saved()
+        except MultigradError as error:
+            raise type(error)(f"{owner} cannot be saved: {error}") from error
+        return describe_function(owner, function)
+    return forward.name
+
+
+def read_forward(owner: str, data: Any) -> Any:
+    """Return what `describe_forward` described.
+
+    Raises:
+        FormatError: the data are malformed.
+    """
+    return data if isinstance(data, str) else read_function(owner, data)
 
 
 def call_symbolic(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

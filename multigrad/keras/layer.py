@@ -19,16 +19,22 @@ import keras
 from ..active.draws import Draws
 from ..backend.contract import Backend
 from ..bridging import call_activation
+from ..capture.signature import read_params as read_given
 from ..context import RuleInForce
 from ..errors import MultigradError, RuleError
 from ..in_force.activation import Activation as AnyActivation
+from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
 from ..registry import resolve
+from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
+from ..rulebook.parts import bind_addressed
 from ..rulebook.rule import BoundRule, Rule
 from .base import HoldingLayer
 from .config import describe_params, describe_rule, read_both
+from .function import describe_forward, read_forward
 from .params import Params, spread_defaults
 from .steps import fetch_state
+from .symbolic import infer_outputs
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any
@@ -63,18 +69,20 @@ class Activation(HoldingLayer):
     repeats the draws with which it was traced.
 
     Args:
-        forward: Linear, ReLU, ReLU6, LeakyReLU, ELU, Tanh, Logistic, SiLU, GELU, Softplus or
-            Heaviside, in any case.
+        forward: a name that `xg.activations()` lists, in any case, or a function of one tensor; see
+            `xg.activation`. What is saved of a function is its graph, so that a file loads where
+            the function is unknown.
         rule: a name, a Rule or a function; wins over `use`. None: `use` decides, and outside of it
-            the true derivative acts (zero for Heaviside). What is saved of it is its graph, so that
-            a file loads where the rule is unknown; a rule that cannot be captured must be
-            registered to be saved.
+            the true derivative acts (zero for the steps), or a Function's own backward. What is
+            saved of it is its graph, so that a file loads where the rule is unknown; a rule that
+            cannot be captured must be registered to be saved.
         params: values for the rule's params.
         backend: the framework that runs forward and backward: "torch", "jax", "tensorflow" or
             "numpy"; None is Keras's own. Another one is reached by DLPack in eager code and by the
             host's callbacks in compiled code, so with TensorFlow as host not under
             `jit_compile=True`.
-        at_zero: of Heaviside, the value at exactly 0, by default 0.
+        at_zero: of Heaviside and Sign, the value at exactly 0, by default 0.
+        threshold: of Ternary, 0.05 by default.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
@@ -85,17 +93,19 @@ class Activation(HoldingLayer):
 
     def __init__(
         self,
-        forward: str,
+        forward: str | Callable[..., Any],
         rule: str | Rule | Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
         backend: str | None = None,
         *,
         at_zero: float | None = None,
+        threshold: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        activation, found = make_activation(forward, rule, params, at_zero)
-        self._params = Params(self, params or {}, found, bound_rule_of(activation))
+        row = as_forward(forward, at_zero, threshold)
+        activation, found, own = make_activation(row, rule, params)
+        self._params = Params(self, own, found, bound_rule_of(activation))
         self._hold(activation, backend)
 
     # --- what may be assigned ---------------------------------------------------------------------
@@ -126,7 +136,7 @@ class Activation(HoldingLayer):
 
     @rule.setter
     def rule(self, rule: str | Rule | Callable[..., Any] | None) -> None:
-        self._take(*make_activation(self.forward_name, rule, None), {})
+        self._take(*make_activation(self._activation.forward, rule, None))
 
     @property
     def params(self) -> Params:
@@ -135,13 +145,13 @@ class Activation(HoldingLayer):
 
     @params.setter
     def params(self, params: Mapping[str, Any] | None) -> None:
-        activation, found = make_activation(self.forward_name, self.rule, params)
+        activation, found, own = make_activation(self._activation.forward, self.rule, params)
         bound_rule = bound_rule_of(activation)
         if bound_rule is not None and self._is_same_code(bound_rule):
             fetch_state(self._traced_for)
-            self._params.assign(params or {}, bound_rule)
+            self._params.assign(own, bound_rule)
         else:
-            self._take(activation, found, params or {})
+            self._take(activation, found, own)
 
     def _take(
         self, activation: AnyActivation, found: Rule | None, params: Mapping[str, Any]
@@ -190,11 +200,18 @@ class Activation(HoldingLayer):
         return self._run(inputs)
 
     def _call_symbolically(self, inputs: Tensor) -> Tensor:
-        """Return the inputs, whose shape and dtype the output has."""
+        """Return the inputs, whose shape and dtype the output has; of a function without a rule,
+        what it gives.
+        """
         bound_rule = bound_rule_of(self._activation)
         if bound_rule is not None:
             check_float(inputs, bound_rule.specialization.rule)
-        return inputs
+        return inputs if self._keeps_shape() else self._activation.forward.function(inputs)
+
+    def _keeps_shape(self) -> bool:
+        """Return whether the output has the inputs' shape and dtype whatever these are."""
+        activation = self._activation
+        return activation.rule is not None or not isinstance(activation.forward, ForwardOfCode)
 
     def _call_here(self, inputs: Tensor) -> Tensor:
         activation = self._activation
@@ -245,17 +262,21 @@ class Activation(HoldingLayer):
         return RuleInForce(in_force.bound_rule, Draws(generator=draw_key))
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """Return the inputs' shape and dtype.
+        """Return the inputs' shape and dtype; of a function without a rule, what it gives.
 
         Raises:
             GradientError: the dtype is not one that rules compute in.
         """
+        if not self._keeps_shape():
+            return infer_outputs(self._call_symbolically, (inputs,), {})
         inputs = self._call_symbolically(inputs)
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the inputs' shape."""
-        return input_shape
+        """Return the shape of the output for inputs of this shape."""
+        if self._keeps_shape():
+            return input_shape
+        return self.compute_output_spec(keras.KerasTensor(input_shape, self.compute_dtype)).shape
 
     # --- saving -----------------------------------------------------------------------------------
 
@@ -265,7 +286,8 @@ class Activation(HoldingLayer):
         except RuleError as error:
             raise RuleError(f"layer {self.name!r}: {error}") from None
         params = describe_params(self._params.to_save())
-        return {"forward": self.forward_name, "rule": rule, "params": params}
+        forward = describe_forward(f"layer {self.name!r}", self._activation.forward)
+        return {"forward": forward, "rule": rule, "params": params}
 
     @classmethod
     def _read(cls, layer: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +295,8 @@ class Activation(HoldingLayer):
             rule, params = read_both(config["rule"], config["params"])
         except MultigradError as error:
             raise type(error)(f"{layer}: {error}") from error
-        return {"rule": rule, "params": params}
+        forward = read_forward(layer, config["forward"])
+        return {"forward": forward, "rule": rule, "params": params}
 
     def save_own_variables(self, store: Any) -> None:
         """Save the params by name."""
@@ -311,7 +334,7 @@ class ActivationFunction(Activation):
 
 
 def activation(
-    forward: str,
+    forward: str | Callable[..., Any],
     rule: str | Rule | Callable[..., Any] | None = None,
     params: Mapping[str, Any] | None = None,
     backend: str | None = None,
@@ -330,17 +353,21 @@ def activation(
 
 
 def make_activation(
-    forward: str, rule: Any, params: Mapping[str, Any] | None, at_zero: float | None = None
-) -> tuple[AnyActivation, Rule | None]:
-    """Return the core's activation, and the rule that is its own one now.
+    forward: Forward, rule: Any, params: Mapping[str, Any] | None
+) -> tuple[AnyActivation, Rule | None, dict[str, Any]]:
+    """Return the core's activation, the rule that is its own one now, and the params of the whole.
 
-    What the parts of a composed rule agree on is a param of the whole.
+    What the parts of a composed rule agree on is a param of the whole; what is of one part alone
+    ("noise.sigma") is bound to it.
     """
+    own = read_given(params)
     if rule is None:
-        return AnyActivation(forward, rule, params, at_zero), None
-    found = resolve(rule)
-    given = {**spread_defaults(found), **(params or {})}
-    return AnyActivation(forward, rule, given, at_zero), found
+        return AnyActivation(forward, rule, own), None, own
+    found = whole = resolve(rule)
+    if found.parts:
+        found, own = bind_addressed(found, own)
+    given = {**spread_defaults(found), **own}
+    return AnyActivation(forward, rule if found is whole else found, given), found, own
 
 
 def bound_rule_of(activation: AnyActivation) -> BoundRule | None:

@@ -1,10 +1,11 @@
-"""The eleven activations, declared once: name, op, and the graph of each."""
+"""The activations, declared once: name, op, and the graph of each."""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -19,21 +20,35 @@ from ..tracing import xp_all as xp
 from ..tracing.derivatives import pullback
 from ..tracing.trace import Trace, Value, apply
 
+Step = Callable[[Value, Value, float], Value]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
     """An activation: an op with attributes; no op is the identity.
 
     `differentiable` is False where frameworks have no derivative for it, so that ours is used.
-    `at_zero` is the value at the jump, where there is one: it is part of the name, by which all
-    that is made of a forward is remembered, copied and saved.
+    `setting` is the number that may be given, where there is one, with its value: a value other
+    than the default is part of the name, by which all that is made of a forward is remembered,
+    copied and saved. `at` makes the output of the input, the op's and that number.
     """
 
     name: str
     op: Op | None
     attrs: Any = field(default_factory=dict)
     differentiable: bool = True
-    at_zero: float | None = None
+    setting: tuple[str, float] | None = None
+    at: Step | None = None
+
+    @property
+    def key(self) -> str:
+        """What is equal for equal forwards alone."""
+        return self.name
+
+    @property
+    def words(self) -> str:
+        """How code writes it."""
+        return repr(self.name)
 
     @functools.cache  # noqa: B019 (the rows live for ever)
     def graph(self) -> Graph:
@@ -41,9 +56,16 @@ class Forward:
         trace = Trace(self.name)
         tin = trace.input("tin", INPUT)
         output = tin if self.op is None else apply(self.op, tin, **self.attrs)
-        if self.at_zero:
-            output = jumping(tin, output, self.at_zero)
+        if self.at is not None and self.setting is not None:
+            output = self.at(tin, output, self.setting[1])
         return Graph(self.name, (tin.node,), (output.node,))
+
+    def graph_for(self, facts: Mapping[str, Any]) -> Graph:
+        """Return the same, whatever is known of the input."""
+        return self.graph()
+
+    def prove(self, x: Any) -> None:
+        """Do nothing: the graph is what was written."""
 
     @functools.cache  # noqa: B019
     def derivative(self) -> Graph:
@@ -52,10 +74,17 @@ class Forward:
 
 
 def jumping(tin: Value, step: Value, at_zero: float) -> Value:
-    """Return a step that is `at_zero` at both zeros."""
-    if at_zero == 1.0:
+    """Return a step that is `at_zero` at both zeros; 0 is the op's own."""
+    if at_zero == 0.0:
+        return step
+    if at_zero == 1.0 and step.node.op is ops.HEAVISIDE:
         return apply(ops.CAST, xp.greater_equal(tin, 0.0), dtype=tin.node.type.dtype)
     return xp.where(xp.equal(tin, 0.0), at_zero, step)
+
+
+def beyond(tin: Value, sign: Value, threshold: float) -> Value:
+    """Return the sign where |tin| > threshold, else 0; NaN stays NaN."""
+    return xp.where(xp.less_equal(xp.abs(tin), threshold), 0.0, sign)
 
 
 _ROWS = (
@@ -69,64 +98,122 @@ _ROWS = (
     Forward("SiLU", ops.SILU),
     Forward("GELU", ops.GELU, {"approximate": False}),
     Forward("Softplus", ops.SOFTPLUS),
-    Forward("Heaviside", ops.HEAVISIDE, differentiable=False, at_zero=0.0),
+    Forward("Heaviside", ops.HEAVISIDE, differentiable=False, setting=("at_zero", 0.0), at=jumping),
+    Forward("Sign", ops.SIGN, differentiable=False, setting=("at_zero", 0.0), at=jumping),
+    Forward("Round", ops.ROUND, differentiable=False),
+    Forward("Floor", ops.FLOOR, differentiable=False),
+    Forward("Ternary", ops.SIGN, differentiable=False, setting=("threshold", 0.05), at=beyond),
 )
 ACTIVATIONS = MappingProxyType({row.name: row for row in _ROWS})
-_BY_LOWER = {name.lower(): row for name, row in ACTIVATIONS.items()}
+# What the frameworks and papers call them.
+ALIASES = MappingProxyType(
+    {
+        "Identity": "Linear",
+        "None": "Linear",
+        "Sigmoid": "Logistic",
+        "Swish": "SiLU",
+        "Step": "Heaviside",
+        "BinaryStep": "Heaviside",
+        "Signum": "Sign",
+    }
+)
 
 
-_WITH_VALUE = re.compile(r"(?P<name>\w+)\(at_zero=(?P<value>[^()]+)\)")
+def plainly(name: str) -> str:
+    """Return a name without what people write differently: case, underscores, hyphens, spaces."""
+    return re.sub(r"[-_\s]", "", name).lower()
 
 
-def find_forward(name: str, at_zero: float | None = None) -> Forward:
+_BY_PLAIN_NAME = {
+    **{plainly(name): row for name, row in ACTIVATIONS.items()},
+    **{plainly(alias): ACTIVATIONS[name] for alias, name in ALIASES.items()},
+}
+_WITH_VALUE = re.compile(r"(?P<name>[^()]+)\(\s*(?P<setting>\w+)\s*=(?P<value>[^()=]+)\)")
+
+
+def activations() -> list[str]:
+    """Return the names of all activations, in the order of the documentation.
+
+    Example:
+        >>> for name in xg.activations():
+        ...     act = xg.activation(name)
+
+    They are taken in any case, with or without underscores, and by other names that are usual:
+    "sigmoid" is "Logistic", "step" is "Heaviside", "swish" is "SiLU", "identity" is "Linear".
+    """
+    return list(ACTIVATIONS)
+
+
+def find_forward(
+    name: str, at_zero: float | None = None, threshold: float | None = None
+) -> Forward:
     """Return the activation of that name, in any case.
 
     Args:
-        at_zero: the value at the jump, of Heaviside alone; None is what the name says, 0 where it
-            says nothing. "Heaviside(at_zero=1.0)" is the name with its value.
+        at_zero: the value at the jump, of Heaviside and Sign; None is what the name says, 0 where
+            it says nothing. "Heaviside(at_zero=1.0)" is the name with its value.
+        threshold: of Ternary, likewise: "Ternary(threshold=0.1)"; 0.05 where nothing says it.
 
     Raises:
-        RuleValueError: there is none of the name, or its value at zero is no finite number.
-        RuleTypeError: a value at zero for an activation that has no jump there, or no number.
+        RuleValueError: there is none of the name, or a value is no finite number.
+        RuleTypeError: a value for an activation that has none, or no number.
     """
-    found = _WITH_VALUE.fullmatch(name) if isinstance(name, str) else None
-    if found is not None:
-        row = _find_row(found["name"])
-        try:
-            said = float(found["value"])
-        except ValueError:
-            raise RuleValueError(
-                f"activation {name!r}: {found['value']!r} is no number; write "
-                "'Heaviside(at_zero=1.0)'"
-            ) from None
-        return _with_value(row, said if at_zero is None else at_zero)
-    row = _find_row(name)
-    return row if at_zero is None else _with_value(row, at_zero)
+    given = {"at_zero": at_zero, "threshold": threshold}
+    said = {setting: value for setting, value in given.items() if value is not None}
+    found = _WITH_VALUE.fullmatch(name.strip()) if isinstance(name, str) else None
+    row = _find_row(name if found is None else found["name"])
+    if found is not None and found["setting"] not in said:
+        said[found["setting"]] = _read_value(name, row, found["value"])
+    for setting, value in said.items():
+        row = _with_value(row, setting, value)
+    return row
 
 
 def _find_row(name: str) -> Forward:
-    row = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
+    row = _BY_PLAIN_NAME.get(plainly(name)) if isinstance(name, str) else None
     if row is None:
         raise RuleValueError(
-            f"no activation {name!r}{suggest(str(name), ACTIVATIONS)} "
-            f"(activations: {', '.join(ACTIVATIONS)})"
+            f"no activation {name!r}{suggest(str(name), (*ACTIVATIONS, *ALIASES))} "
+            f"(activations: {', '.join(ACTIVATIONS)}; or any function of one tensor)"
         )
     return row
 
 
-def _with_value(row: Forward, at_zero: float) -> Forward:
-    """Return an activation with another value at its jump; one for each value."""
-    if row.at_zero is None:
+def _read_value(name: str, row: Forward, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        like = "Heaviside(at_zero=1.0)"
+        if row.setting is not None:
+            like = f"{row.name}({row.setting[0]}=1.0)"
+        raise RuleValueError(
+            f"activation {name!r}: {value!r} is no number; write {like!r}"
+        ) from None
+
+
+def _with_value(row: Forward, setting: str, value: float) -> Forward:
+    """Return an activation with another value of its number; one for each value."""
+    if row.setting is None or row.setting[0] != setting:
+        having = [each.name for each in _ROWS if each.setting and each.setting[0] == setting]
+        who = f"{' and '.join(having)} {'has' if len(having) == 1 else 'have'}"
+        own = "" if row.setting is None else f"; it takes {row.setting[0]}"
+        why = "it has no jump at zero" if setting == "at_zero" else "it has none"
         raise RuleTypeError(
-            f"activation {row.name!r} takes no at_zero: it has no jump at zero; Heaviside has"
+            f"activation {row.name!r} takes no {setting}"
+            + (f": {why}; {who}{own}" if having else f"{own or ': it takes nothing'}")
         )
-    if isinstance(at_zero, bool) or not isinstance(at_zero, int | float):
-        raise RuleTypeError(f"at_zero is a number, such as 1.0; got {at_zero!r}")
-    if not math.isfinite(at_zero):
-        raise RuleValueError(f"at_zero is a finite number, such as 1.0; got {at_zero!r}")
-    return _jumping(row, float(at_zero)) if at_zero else row
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RuleTypeError(f"{setting} is a number, such as 1.0; got {value!r}")
+    if not math.isfinite(value):
+        raise RuleValueError(f"{setting} is a finite number, such as 1.0; got {value!r}")
+    if setting == "threshold" and value < 0:
+        raise RuleValueError(f"activation {row.name!r}: threshold is >= 0, got {value!r}")
+    base = ACTIVATIONS[row.name.partition("(")[0]]
+    assert base.setting is not None
+    # 0.0 and -0.0 are one number here, as defaults too.
+    return base if value == base.setting[1] else _set(base, setting, float(value) or 0.0)
 
 
 @functools.cache
-def _jumping(row: Forward, at_zero: float) -> Forward:
-    return replace(row, name=f"{row.name}(at_zero={at_zero!r})", at_zero=at_zero)
+def _set(row: Forward, setting: str, value: float) -> Forward:
+    return replace(row, name=f"{row.name}({setting}={value!r})", setting=(setting, value))

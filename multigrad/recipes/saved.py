@@ -37,9 +37,13 @@ class SavedRecipe(CodeRecipe):
 
     @property
     def signature(self) -> inspect.Signature:
-        """The names of the arguments."""
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(name, kind) for name in self.parameters])
+        """The names of the arguments; of those that are given by name alone, the saved ones."""
+        kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        rows = [inspect.Parameter(name, kind) for name in self.parameters]
+        named = dict.fromkeys(name for form in self.forms for name in _named(form.layout))
+        rest = [name for name in named if name not in self.parameters and name.isidentifier()]
+        rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
+        return inspect.Signature(rows)
 
     def dialect(self) -> str:
         """Return "": a document is written for all."""
@@ -104,6 +108,12 @@ class SavedRecipe(CodeRecipe):
                 )
             )
         return form
+
+
+def _named(variant: Variant) -> list[str]:
+    """Return the names of the arguments that a form has by name."""
+    tree = variant.layout.tree
+    return sorted(optree.tree_unflatten(tree, range(tree.num_leaves))[1])
 
 
 def _takes(variant: Variant, layout: Layout, given: Mapping[str, Any]) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 from ..active.identity import function_key, items_key, owners_of
 from ..capture.signature import REQUIRED, STATIC_TYPES, Signature, check_value, read_params
 from ..errors import RuleTypeError
+from ..ground.addresses import is_address
 from .codes import code_of
+from .parts import bind_addressed
 from .specialization import BoundRule, Slot, Specialization, value_token
 
 Rule = Any  # of rule.py, which binds itself by what stands here
@@ -20,6 +22,8 @@ MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
 def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> BoundRule:
     """Check params against the rule's signature and ranges and return the BoundRule."""
     given = read_params(params)
+    if any(map(is_address, given)) and rule.parts:
+        rule, given = bind_addressed(rule, given)
     signature = rule.signature
     rule._check_names(given, signature)
     values = {**_values(rule, signature, given), **rule.bound}

@@ -28,14 +28,16 @@ from ..documents.rules import SavedRule
 from ..documents.rules_to_data import encode_rule
 from ..errors import RuleTypeError, TraceError
 from ..functions.function import Function
+from ..ground.addresses import is_address
 from ..ground.fixed import FixedParams
 from ..ground.ranges import Range, both
-from ..lowering.forwards import find_forward
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
 from . import names
 from .bare import apply_rule
 from .binding import make_bound_rule
+from .forwards_of_code import as_forward
+from .parts import bind_addressed, chain_of
 from .specialization import BoundRule, Specialization, read_number, value_token
 from .under import put_under
 
@@ -103,6 +105,9 @@ class Rule:
             self.__wrapped__ = source
 
     def __repr__(self) -> str:
+        if self.parts:
+            named = "" if self.name.startswith("compose(") else f"{self.name}: "
+            return f"<Rule {named}{chain_of(self)}>"
         bound = ", ".join(f"{k}={v!r}" for k, v in self.bound.items())
         return f"<Rule {self.name}{f' with {bound}' if bound else ''}>"
 
@@ -178,10 +183,21 @@ class Rule:
         """Return this rule with some params bound; a bound param is no longer settable from
         outside.
 
+        Example:
+            >>> chain = xg.compose("clip_norm", "noise", "noise")
+            >>> chain = chain.with_params(max_norm=1.0, **{"noise[1].sigma": 0.01})
+
+        A param of a composed rule reaches every part that declares it; "noise.sigma" is that of
+        one part alone, "noise[1].sigma" where several have the name. The part is then the rule
+        that has the name now.
+
         Raises:
             RuleTypeError: the rule takes no such param, or not that kind of value.
             RuleValueError: a value is out of its range.
         """
+        if any(map(is_address, params)) and self.parts:
+            rule, params = bind_addressed(self, params)
+            return rule.with_params(**params)
         signature = self.signature
         self._check_names(params, signature)
         bound = dict(self.bound)
@@ -198,7 +214,7 @@ class Rule:
             other._specializations = self._specializations
         return other
 
-    def under(self, forward: str) -> Function:
+    def under(self, forward: str | Callable[..., Any]) -> Function:
         """Return this rule under an activation: a Function whose forward is the activation and
         whose backward the rule.
 
@@ -210,22 +226,27 @@ class Rule:
         to this rule's own.
 
         Args:
-            forward: an activation's name, in any case.
+            forward: an activation's name, or a function of one tensor, as `xg.activation` takes
+                them.
 
         Raises:
             RuleError: there is no such activation (also a ValueError), or the rule needs a param
                 (also a TypeError).
         """
         bound_rule = self.bound_rule()
-        return put_under(bound_rule.specialization, find_forward(forward)).with_defaults(
+        return put_under(bound_rule.specialization, as_forward(forward)).with_defaults(
             bound_rule.values
         )
 
     def factor(self, x: Tensor, threshold: Any = None, /, **params: Any) -> Tensor:
         """Return the surrogate's derivative at x: the rule's result for a gradient of ones.
 
+        A rule that multiplies the gradient element by element is this factor times the gradient.
+        Of any other, such as `clip_norm` or a sign, it is what the rule gives for ones, no more.
+
         Example:
             >>> xg.get("triangular").factor(x, width=2.0)
+            >>> jax.jit(xg.get("triangular").factor)(x)
             >>> sinabs.layers.LIF(tau_mem=20.0, surrogate_grad_fn=xg.get("triangular").factor)
 
         Args:
@@ -299,6 +320,9 @@ class Rule:
                     f"rule {self.name!r} takes {len(names)} params, got {len(args)} more arguments"
                 )
             params = {**dict(zip(names, args, strict=False)), **params}
+        if any(map(is_address, params)) and self.parts:
+            rule, params = bind_addressed(self, params)
+            return rule(ctx, grad_out, tin, **params)
         if isinstance(grad_out, Value):
             self._check_names(params, self.signature)
             self.check_ranges({**params, **self.bound}, whole=True)

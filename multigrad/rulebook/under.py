@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from ..active.reads import is_read
@@ -18,7 +19,9 @@ from ..calls.recipe import Recipe, Recorded, Variant
 from ..errors import TraceError
 from ..functions.function import Function
 from ..ground.ranges import as_number
+from ..ground.threads import build_once
 from ..ground.trees import optree
+from ..ir.graph import Graph
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.input_checks import check_float, check_values
@@ -26,6 +29,7 @@ from ..lowering.lower import lower_forward
 from ..proof.samples import calling
 from ..recipes.record import NotCaptured
 from ..tracing.trace import NeedsConcrete, Value, dtype_name
+from .forwards_of_code import MOST_RULES, ForwardOfCode
 from .specialization import Specialization
 
 Tensor = Any
@@ -129,23 +133,27 @@ class RuleUnder(Recipe):
             NotCaptured: the rule cannot be captured.
         """
         own = {fact: value for fact, value in facts.items() if not is_read(fact)}
+        forward = self.forward.graph_for(own)  # what that cannot do is no fault of the rule's
+        if leaves and not isinstance(leaves[0], Value):
+            self.forward.prove(leaves[0])
         try:
             with self._calling(leaves):
-                graphs = self.graphs(own)
+                graphs = self.graphs(own, forward)
         except TraceError as error:
             raise NotCaptured(error) from error
         if self.specialization is not None and not self.specialization.reads <= facts.keys():
             raise NeedsConcrete(*self.specialization.reads, noted=False)
         return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts), proof="")
 
-    def graphs(self, facts: Mapping[str, Any]) -> FunctionGraph:
-        """Return its graphs under facts about the input.
+    def graphs(self, facts: Mapping[str, Any], forward: Graph | None = None) -> FunctionGraph:
+        """Return its graphs under facts about the input; the forward's may be known.
 
         Raises:
             NeedsConcrete: more facts are needed.
             TraceError: the rule cannot be captured.
         """
-        forward, specialization = self.forward.graph(), self.specialization
+        specialization = self.specialization
+        forward = forward or self.forward.graph_for(facts)
         if specialization is None:
             return FunctionGraph(self.name, forward, self.forward.derivative(), is_rule=True)
         if not specialization.facts <= facts.keys():  # by a capture before this one
@@ -201,9 +209,20 @@ _forwards: dict[tuple[str, str], Callable[..., Any]] = {}
 
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
     """Return an activation as a plain function of one backend."""
+    if isinstance(forward, ForwardOfCode):
+        build = partial(lower_code, forward, backend)
+        return build_once(forward.lowered, backend.name, build)
     key = (backend.name, forward.name)
     function = _forwards.get(key)
     return function or _forwards.setdefault(key, lower_forward(forward, backend))
+
+
+def lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], Tensor]:
+    """Return the same of a function; as it is, where its graph is not the same for all inputs."""
+    try:
+        return lower_forward(forward, backend)
+    except TraceError:
+        return forward.function
 
 
 _derived: dict[str, Function] = {}
@@ -213,8 +232,13 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     """Return a rule under an activation as a Function of the input and the run-time params; one for
     each pair.
 
-    Without a rule, the activation with its true derivative.
+    Without a rule, the activation with its true derivative, or with the gradient of its own.
     """
+    if isinstance(forward, ForwardOfCode):
+        if specialization is None:
+            return forward.function
+        build = partial(Function, RuleUnder(specialization, forward))
+        return build_once(forward.under, specialization, build, MOST_RULES)
     known = _derived if specialization is None else specialization.under
     function = known.get(forward.name)
     if function is None:

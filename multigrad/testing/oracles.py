@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -216,6 +216,14 @@ def square(x: Exact) -> Exact:
     return x * x
 
 
+def sign(x: Exact) -> Exact:
+    return where(x > 0, 1.0, where(x < 0, -1.0, 0.0 * x))
+
+
+def nowhere(x: Exact) -> Exact:
+    return where(x > np.inf, 1.0, 0.0)
+
+
 FORWARDS: dict[str, Callable[[Exact], Exact]] = {
     "Linear": lambda x: x,
     "ReLU": lambda x: maximum(x, 0.0),
@@ -228,7 +236,14 @@ FORWARDS: dict[str, Callable[[Exact], Exact]] = {
     "GELU": lambda x: x * (0.5 * (-(0.5**0.5) * x).apply(special.erfc)),
     "Softplus": lambda x: maximum(x, 0.0) + (-abs(x)).apply(np.exp).apply(np.log1p),
     "Heaviside": lambda x: where(x > 0, 1.0, 0.0),
+    "Sign": sign,
+    "Round": lambda x: replace(x, value=np.rint(x.value)),
+    "Floor": lambda x: replace(x, value=np.floor(x.value)),
+    "Ternary": lambda x: where(abs(x) > 0.05, sign(x), 0.0 * x),
 }
+# Heaviside stands for them where rules are put under activations, whose numbers they leave alone.
+STEPS = ("Sign", "Round", "Floor", "Ternary")
+UNDER_RULES = [name for name in FORWARDS if name not in STEPS]
 DERIVATIVES: dict[str, Callable[[Exact], Exact]] = {
     "Linear": lambda x: x - x + 1.0,
     "ReLU": FORWARDS["Heaviside"],
@@ -243,7 +258,8 @@ DERIVATIVES: dict[str, Callable[[Exact], Exact]] = {
         + x * ((-0.5 * x * x).apply(np.exp) * (2 * np.pi) ** -0.5)
     ),
     "Softplus": sigmoid,
-    "Heaviside": lambda x: where(x > np.inf, 1.0, 0.0),
+    "Heaviside": nowhere,
+    **dict.fromkeys(STEPS, nowhere),
 }
 
 

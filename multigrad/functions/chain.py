@@ -1,0 +1,290 @@
+"""Functions in series: `compose(f, g)` is x -> g(f(x)), each with its own gradient."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..active.draws import keyed
+from ..calls.bound import BoundFunction
+from ..calls.recipe import Recorded
+from ..errors import RuleTypeError, suggest
+from ..ground.addresses import find_part, is_address
+from ..recipes.record import CodeRecipe
+from ..recipes.saved import SavedRecipe
+from ..tracing.trace import Trace
+from .function import Function
+from .held import OfObject
+
+Tensor = Any
+REQUIRED = inspect.Parameter.empty
+TAKES_ANY = "params"  # of the signature: addresses are no identifiers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One of the functions in series.
+
+    Attributes:
+        call: a Function, one with values for some of its arguments, or an activation.
+        function: the Function, None of an activation.
+        bound: the values of its arguments.
+        parameters: what it takes besides its first argument and these; None: nobody knows.
+    """
+
+    call: Callable[..., Any]
+    name: str
+    function: Function | None
+    bound: Mapping[str, Any]
+    parameters: Mapping[str, inspect.Parameter] | None
+
+    def takes(self, name: str) -> bool:
+        """Return whether it takes an argument of that name."""
+        if self.parameters is None:
+            return True
+        kinds = [p.kind for p in self.parameters.values()]
+        return name in self.parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+    def required(self) -> list[str]:
+        """Return the arguments that a call has to give. A document knows no defaults, and a chain
+        looks for itself.
+        """
+        if isinstance(self.function, Chain) or self.is_saved:
+            return []
+        rows = (self.parameters or {}).values()
+        return [p.name for p in rows if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it comes from a document."""
+        return self.function is not None and isinstance(self.function.recipe, SavedRecipe)
+
+    def run(self, x: Tensor, own: Mapping[str, Any]) -> Any:
+        """Return its outputs."""
+        if own and self.function is not None:
+            return self.function(x, **{**self.bound, **own})
+        return self.call(x)
+
+    def __str__(self) -> str:
+        if isinstance(self.function, Chain):
+            return f"({self.function.words})"
+        bound = ", ".join(f"{name}={value!r}" for name, value in self.bound.items())
+        return f"{self.name}({bound})" if bound else self.name
+
+
+def part_of(given: Any) -> Part:
+    """Return what a Function, a bound one or an activation is in a series.
+
+    Raises:
+        RuleTypeError: it reads tensors of an object, which a graph would hold as constants.
+    """
+    bound: Mapping[str, Any] = given.params if isinstance(given, BoundFunction) else {}
+    function: Any = given.function if isinstance(given, BoundFunction) else given
+    if not isinstance(function, Function):  # an activation: it takes its tensor alone
+        return Part(given, function.forward.name, None, {}, {})
+    if isinstance(function, OfObject):
+        raise RuleTypeError(
+            f"function {function.name!r} reads the tensors of an object, which compose does not "
+            f"follow; write lambda x: g({function.name}(x)), or make a Function that takes them as "
+            "arguments"
+        )
+    known = function.parameters
+    if known is None:
+        return Part(given, function.name, function, bound, None)
+    rest = [p for p in list(known.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
+    own = {p.name: p for p in rest if p.name not in bound}
+    return Part(given, function.name, function, bound, own)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainRecipe(CodeRecipe):
+    """Functions in series: nothing but their graphs is between them."""
+
+    parts: tuple[Part, ...]
+    name: str
+    native: bool | None = None
+    backward: None = None
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The first argument, then by name what the parts take."""
+        first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
+        named: dict[str, inspect.Parameter] = {}
+        for part in self.parts:
+            for name, p in (part.parameters or {}).items():
+                if p.kind is p.VAR_KEYWORD or name == TAKES_ANY:
+                    continue
+                if name not in named or p.default is REQUIRED:
+                    named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
+        rows = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
+        spread = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
+        return inspect.Signature([first, *rows, spread])
+
+    def dialect(self) -> str:
+        """Return the library that the parts are written in, "" where it is written for all."""
+        found = (part.function.recipe.dialect() for part in self.parts if part.function)
+        return next((name for name in found if name), "")
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Apply one after another to symbolic values."""
+        return self.run(args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Apply one after another."""
+        own = self.share(kwargs)
+        if len(args) != 1:
+            raise RuleTypeError(
+                f"function {self.name!r} takes one argument by position, got {len(args)}: give "
+                "those of its parts by name"
+            )
+        (x,) = args
+        for part, named in zip(self.parts, own, strict=True):
+            x = part.run(x, named)
+        return Recorded(x, None)
+
+    def share(self, named: Mapping[str, Any], is_all: bool = True) -> list[dict[str, Any]]:
+        """Return which of the named arguments each part gets: every one that declares it, or the
+        one that is named with it.
+
+        Raises:
+            RuleTypeError: no part takes one, or (`is_all`) a part lacks one.
+        """
+        shares: list[dict[str, Any]] = [{} for _ in self.parts]
+        for name, value in named.items():
+            if is_address(name):
+                self._give(name, value, shares)
+                continue
+            takers = [i for i, part in enumerate(self.parts) if part.takes(name)]
+            if not takers:
+                known = list(dict.fromkeys(self._known()))
+                raise RuleTypeError(
+                    f"function {self.name!r}: no part takes {name!r}{suggest(name, known)} "
+                    f"(arguments: {', '.join(known) or 'none besides the first'})"
+                )
+            for i in takers:
+                shares[i].setdefault(name, value)
+        for part, share in zip(self.parts, shares, strict=True) if is_all else ():
+            missing = [name for name in part.required() if name not in share]
+            if missing:
+                raise RuleTypeError(
+                    f"function {self.name!r}: part {part.name!r} needs {missing[0]!r}: give "
+                    f"{missing[0]}=..., by name"
+                )
+        return shares
+
+    def find(self, address: str) -> tuple[tuple[int, ...], str]:
+        """Return where the part is that an address names, and the argument's own name.
+
+        Raises:
+            RuleTypeError: there is no such part.
+        """
+        rows = list(self.walk())
+        labels = [label for label, _ in rows]
+        position, name = find_part(f"function {self.name!r}", address, labels)
+        return rows[position][1], name
+
+    def is_bound(self, path: Sequence[int], name: str) -> bool:
+        """Return whether an argument of the part at a place is bound, there or around it."""
+        first, *inner = path
+        part = self.parts[first]
+        if name in part.bound:
+            return True
+        if not inner:
+            return False
+        own = part.function.recipe  # type: ignore[union-attr]
+        addressed = (own.find(given) for given in part.bound if is_address(given))
+        return (tuple(inner), name) in addressed or own.is_bound(inner, name)
+
+    def _give(self, address: str, value: Any, shares: list[dict[str, Any]]) -> None:
+        path, name = self.find(address)
+        part = self.part_at(path)
+        if self.is_bound(path, name):
+            raise RuleTypeError(
+                f"function {self.name!r}: {address!r} is bound, so it is not settable any more"
+            )
+        if not part.takes(name):
+            known = list(part.parameters or {})
+            raise RuleTypeError(
+                f"function {part.name!r} has no argument {name!r}{suggest(name, known)} "
+                f"(arguments: {', '.join(known) or 'none besides the first'})"
+            )
+        first, *inner = path
+        if not inner:
+            shares[first][name] = value  # over what reaches all
+            return
+        own = self.parts[first].function
+        assert isinstance(own, Chain)
+        shares[first][f"{own.label_of(tuple(inner))}.{name}"] = value
+
+    def walk(self, path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the names of the parts, of those within parts too, and where they are."""
+        for i, part in enumerate(self.parts):
+            yield part.name, (*path, i)
+            if isinstance(part.function, Chain):
+                yield from part.function.recipe.walk((*path, i))
+
+    def part_at(self, path: Sequence[int]) -> Part:
+        """Return the part that is at a place."""
+        first, *inner = path
+        part = self.parts[first]
+        return part.function.recipe.part_at(inner) if inner else part  # type: ignore[union-attr]
+
+    def _known(self) -> Iterator[str]:
+        for part in self.parts:
+            for name, p in (part.parameters or {}).items():
+                if p.kind is not p.VAR_KEYWORD:
+                    yield name
+
+
+class Chain(Function):
+    """Functions in series."""
+
+    recipe: ChainRecipe
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        rows = tuple(map(part_of, parts))
+        self.given = tuple(parts)
+        super().__init__(ChainRecipe(rows, f"compose({', '.join(row.name for row in rows)})"))
+        self.__doc__ = f"{self.words}, each with its own gradient."
+
+    @property
+    def words(self) -> str:
+        """The parts in the order in which they act, with what is bound."""
+        return " → ".join(map(str, self.recipe.parts))
+
+    def __repr__(self) -> str:
+        return f"<Function {self.words}>"
+
+    def label_of(self, path: tuple[int, ...]) -> str:
+        """Return the name by which a part is addressed."""
+        rows = list(self.recipe.walk())
+        own = next(label for label, place in rows if place == path)
+        same = [place for label, place in rows if label == own]
+        return own if len(same) == 1 else f"{own}[{same.index(path)}]"
+
+    def bind(self, params: Mapping[str, Any] | None = None, key: Any = None) -> BoundFunction:
+        """Return this Function with values for some of its parts' arguments, by name: see
+        `Function.bind`.
+
+        Args:
+            params: a value reaches every part that declares its name; "noise.sigma" is that of one
+                part alone, "noise[1].sigma" where several have the name.
+
+        Raises:
+            RuleTypeError: there is no such part, or it has no such argument.
+        """
+        self.recipe.share(params or {}, is_all=False)
+        return super().bind(params, key)
+
+    def __reduce__(self) -> Any:
+        # Each part as it pickles by itself: by its import name, where it has one.
+        return _rebuild, (self.given, self.draws.key)
+
+
+def _rebuild(parts: tuple[Any, ...], key: Any) -> Chain:
+    chain = Chain(parts)
+    if key is not None:
+        chain.draws = keyed(key)
+    return chain

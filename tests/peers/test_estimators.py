@@ -1,0 +1,204 @@
+"""Functions of the library beside those of the packages whose names they have: brevitas, larq,
+Keras, vector-quantize-pytorch and torch itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.peers, pytest.mark.needs("torch", "tensorflow")]
+
+E = xg.estimators
+generator = np.random.default_rng(4)
+X = generator.standard_normal((6, 4)).astype(np.float32) * 2
+# On clips and on both zeros; ties of rounding are the peers' own affair, but for `round`.
+X.flat[:8] = [0.0, -0.0, 1.0, -1.0, 0.05, -0.05, 2.5, -2.5]
+G = generator.standard_normal(X.shape).astype(np.float32)
+STEPS = np.array([0.37, 0.53, 1.1, 0.21], np.float32)
+
+
+def in_torch(function: Callable[..., Any], *tensors: Any) -> list[Any]:
+    """The output and the gradients of all tensors."""
+    leaves = [torch.tensor(each, requires_grad=True) for each in tensors]
+    y = function(*leaves)
+    y.backward(torch.tensor(G.reshape(y.shape)))
+    return [y.detach().numpy(), *(None if x.grad is None else x.grad.numpy() for x in leaves)]
+
+
+def in_tensorflow(function: Callable[..., Any], x: Any) -> list[Any]:
+    tensor = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(tensor)
+        y = function(tensor)
+    return [y.numpy(), tape.gradient(y, tensor, tf.constant(G)).numpy()]
+
+
+def assert_equal_numbers(mine: list[Any], other: list[Any], rtol: float = 2e-6) -> None:
+    for a, b in zip(mine, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-6)
+
+
+# --- brevitas ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("ste_round", "RoundSteFn"),
+        ("ste_floor", "FloorSteFn"),
+        ("ste_ceil", "CeilSteFn"),
+        ("ste_trunc", "RoundToZeroSteFn"),
+    ],
+)
+def test_rounding_is_that_of_brevitas(name: str, peer: str) -> None:
+    functions = pytest.importorskip("brevitas.ops.autograd_ste_ops")
+    x = np.concatenate([X.flat[4:], [0.5, 1.5, -0.5, -1.5]]).reshape(X.shape).astype(np.float32)
+    assert_equal_numbers(
+        in_torch(xg.estimators.catalogue()[name], x), in_torch(getattr(functions, peer).apply, x)
+    )
+
+
+def test_signs_are_those_of_brevitas() -> None:
+    functions = pytest.importorskip("brevitas.ops.autograd_ste_ops")
+    assert_equal_numbers(
+        in_torch(lambda x: E.ste_sign(x, None), X), in_torch(functions.BinarySignSteFn.apply, X)
+    )
+    # Its sign of three levels has its one zero at 0.
+    assert_equal_numbers(
+        in_torch(lambda x: E.ste_ternary(x, 0.0, None), X),
+        in_torch(functions.TernarySignSteFn.apply, X),
+    )
+
+
+# --- larq ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def larq() -> Any:
+    """`larq.quantizers` alone: the package's own models need layers that Keras 3 has not."""
+    spec = importlib.util.find_spec("larq")
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip("larq is not installed")
+    package = types.ModuleType("larq")
+    package.__path__ = list(spec.submodule_search_locations)
+    sys.modules["larq"] = package
+    return importlib.import_module("larq.quantizers")
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.5, None])
+def test_signs_and_steps_are_those_of_larq(larq: Any, clip: float | None) -> None:
+    for mine, peer in (
+        (lambda x: E.ste_sign(x, clip), lambda x: larq.ste_sign(x, clip)),
+        (lambda x: E.ste_heaviside(x, clip), lambda x: larq.ste_heaviside(x, clip)),
+        (lambda x: E.ste_ternary(x, 0.05, clip), lambda x: larq.ste_tern(x, 0.05, False, clip)),
+        (lambda x: E.magnitude_aware_sign(x, clip), larq.MagnitudeAwareSign(clip_value=clip)),
+    ):
+        assert_equal_numbers(in_tensorflow(mine, X), in_tensorflow(peer, X))
+
+
+def test_smooth_signs_are_those_of_larq(larq: Any) -> None:
+    assert_equal_numbers(in_tensorflow(E.approx_sign, X), in_tensorflow(larq.approx_sign, X))
+    for beta in (5.0, 2.0):
+        assert_equal_numbers(
+            in_tensorflow(lambda x, b=beta: E.swish_sign(x, b), X),
+            in_tensorflow(lambda x, b=beta: larq.swish_sign(x, b), X),
+            rtol=1e-4,  # larq's cosh loses digits far out
+        )
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_dorefa_is_that_of_larq(larq: Any, bits: int) -> None:
+    for mine, mode in ((E.dorefa_activations, "activations"), (E.dorefa_weights, "weights")):
+        x = X[1:] if mode == "weights" and bits == 1 else X  # its sign of 0 is another tie
+        g = G[: len(x)]
+        with tf.GradientTape(persistent=True) as tape:
+            tensor = tf.constant(x)
+            tape.watch(tensor)
+            outputs = mine(tensor, bits), larq.DoReFa(bits, mode)(tensor)
+        gradients = [tape.gradient(y, tensor, tf.constant(g)).numpy() for y in outputs]
+        np.testing.assert_allclose(*(y.numpy() for y in outputs), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-6)
+
+
+# --- Keras, TensorFlow and torch -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_fake_quantization_is_that_of_tensorflow(narrow: bool) -> None:
+    low, high = np.float32(-1.3), np.float32(2.2)
+    native = tf.quantization.fake_quant_with_min_max_vars
+    assert_equal_numbers(
+        in_tensorflow(lambda x: E.fake_quantize(x, low, high, 4, narrow), X),
+        in_tensorflow(lambda x: native(x, low, high, 4, narrow), X),
+    )
+
+
+def test_learned_ends_get_the_gradients_of_tensorflow() -> None:
+    low, high = tf.constant(-STEPS * 1.7), tf.constant(STEPS * 2.1)
+    native = tf.quantization.fake_quant_with_min_max_vars_per_channel
+    found = []
+    for function in (
+        lambda x: E.fake_quantize(x, low, high, 3),
+        lambda x: native(x, low, high, num_bits=3),
+    ):
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch([x, low, high])
+            y = function(x)
+        found.append([y, *tape.gradient(y, [x, low, high], tf.constant(G))])
+    assert_equal_numbers(*found, rtol=1e-5)
+
+
+def test_lsq_is_torchs_learnable_fake_quantization_where_nothing_is_clipped_by_rounding() -> None:
+    # torch looks for what is clipped after rounding, the paper before: half a step at each end.
+    native = torch._fake_quantize_learnable_per_channel_affine
+    x = X.copy()
+    v = x / STEPS
+    x = np.where((np.abs(v) > 7) & (np.abs(v) < 8.6), 0.3 * STEPS, x).astype(np.float32)
+    zero, factor = torch.zeros(4), 1 / np.sqrt(x.size / 4 * 7)
+    assert_equal_numbers(
+        in_torch(lambda x, s: E.lsq(x, s, 4), x, STEPS),
+        in_torch(lambda x, s: native(x, s, zero, 1, -8, 7, factor), x, STEPS),
+        rtol=1e-4,
+    )
+
+
+def test_hard_gumbel_draws_are_as_frequent_as_torchs() -> None:
+    logits = torch.tensor([[-1.0, 0.0, 1.5, 0.3]]).expand(20_000, 4)
+    mine = E.gumbel_softmax.keyed(1)(logits, 0.7).mean(0)
+    peer = torch.nn.functional.gumbel_softmax(logits, 0.7, hard=True).mean(0)
+    np.testing.assert_allclose(mine, peer, atol=0.02)
+
+
+# --- vector-quantize-pytorch ---------------------------------------------------------------------
+
+
+def test_the_rotation_trick_is_that_of_vector_quantize_pytorch() -> None:
+    peer = pytest.importorskip("vector_quantize_pytorch.vector_quantize_pytorch")
+    q = generator.standard_normal(X.shape).astype(np.float32)
+    mine = in_torch(lambda x: E.rotation_trick(x, torch.tensor(q)), X)
+    other = in_torch(lambda x: peer.rotate_to(x, torch.tensor(q)), X)
+    assert_equal_numbers(mine, other, rtol=1e-4)
+    straight = in_torch(lambda x: E.straight_through(x, torch.tensor(q)), X)
+    assert_equal_numbers(straight, in_torch(lambda x: peer.straight_through(x, torch.tensor(q)), X))
+
+
+def test_the_nearest_code_is_that_of_vector_quantize_pytorch() -> None:
+    package = pytest.importorskip("vector_quantize_pytorch")
+    layer = package.VectorQuantize(dim=4, codebook_size=7).eval()
+    found, index = E.vq(torch.tensor(X), layer.codebook, with_index=True)
+    quantized, numbers, _ = layer(torch.tensor(X)[None])
+    np.testing.assert_array_equal(index, numbers[0])
+    np.testing.assert_allclose(found, quantized[0].detach(), rtol=1e-6, atol=1e-6)

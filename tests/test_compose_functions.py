@@ -1,0 +1,157 @@
+"""Functions in series, each with its own gradient."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import xp
+
+X = np.array([-2.0, -0.6, 0.0, 0.4, 1.7], np.float32)
+ONES = np.ones_like(X)
+
+
+def times(x: Any, step: Any, bits: int = 2) -> Any:
+    return x * step * bits
+
+
+def rounded(x: Any) -> Any:
+    return xp.round(x)
+
+
+def tenfold(grad_out: Any, x: Any) -> Any:
+    return 10.0 * grad_out
+
+
+SCALE = xg.function(times)
+ROUND = xg.function(rounded, tenfold)
+CHAIN = xg.compose(xg.activation("ReLU", "d(Linear)"), SCALE, ROUND)
+
+
+def pull(backend: Any, function: Any, *args: Any) -> tuple[Any, list[Any]]:
+    y, back = xg.vjp(function, *map(backend.array, args))
+    return backend.numpy(y), [backend.numpy(g) for g in back(backend.array(ONES))]
+
+
+def with_step(x: Any, step: Any) -> Any:
+    return CHAIN(x, step=step)
+
+
+def test_each_function_has_its_own_gradient(backend: Any) -> None:
+    y, (grad,) = pull(backend, CHAIN.bind({"step": 3.0}), X)
+    np.testing.assert_array_equal(y, np.round(np.maximum(X, 0) * 6))
+    np.testing.assert_array_equal(grad, 60 * ONES)  # 10 of ROUND, 6 of SCALE, 1 of d(Linear)
+
+
+def test_a_tensor_of_a_part_is_given_by_name_and_gets_its_gradient(backend: Any) -> None:
+    step = np.array([1.0, 2.0, 3.0, 4.0, 5.0], np.float32)
+    y, (grad, of_step) = pull(backend, with_step, X, step)
+    np.testing.assert_array_equal(y, np.round(np.maximum(X, 0) * step * 2))
+    np.testing.assert_array_equal(grad, 20 * step)
+    np.testing.assert_allclose(of_step, 20 * np.maximum(X, 0), rtol=1e-6)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_it_is_compiled_as_any_function(backend: Any) -> None:
+    bound = CHAIN.bind({"step": 3.0})
+    compiled = xg.jit(lambda x: xg.vjp(bound, x)[1](x)[0])
+    np.testing.assert_allclose(backend.numpy(compiled(backend.array(X))), 60 * X, rtol=1e-6)
+
+
+def test_params_reach_all_parts_that_declare_them_or_the_one_that_is_named() -> None:
+    twice = xg.compose(SCALE, xg.compose(SCALE, ROUND))
+    x = np.float32(1.0) * ONES
+    for given, expected in (
+        ({"step": 3.0}, 36.0),
+        ({"step": 3.0, "bits": 4}, 144.0),
+        ({"step": 3.0, "times[1].bits": 5}, 90.0),
+        ({"times[0].step": 1.0, "times[1].step": 3.0}, 12.0),
+        ({"step": 3.0, "times[0].step": 1.0}, 12.0),
+    ):
+        np.testing.assert_array_equal(twice(x, **given), expected * ONES)
+        np.testing.assert_array_equal(twice.bind(given)(x), expected * ONES)
+    bound = xg.compose(SCALE.bind({"step": 1.0}), SCALE)
+    np.testing.assert_array_equal(bound(x, step=3.0), 12 * ONES)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "part 'times' needs 'step': give step=..., by name"),
+        ({"stp": 1.0}, "no part takes 'stp'; did you mean 'step'"),
+        ({"tims.step": 1.0}, "no part 'tims' .*did you mean 'times'"),
+        ({"times.stop": 1.0, "step": 1.0}, "'times' has no argument 'stop'; did you mean 'step'"),
+    ],
+)
+def test_what_no_part_takes_is_answered_with_what_there_is(given: Any, message: str) -> None:
+    with pytest.raises(xg.RuleError, match=message):
+        CHAIN(X, **given)
+    if given:
+        with pytest.raises(xg.RuleError, match=message):
+            CHAIN.bind(given)
+
+
+def test_what_is_bound_or_given_by_position_is_refused() -> None:
+    with pytest.raises(xg.RuleError, match="one argument by position, got 2"):
+        CHAIN(X, X, step=1.0)
+    nested = xg.compose(CHAIN.bind({"times.step": 1.0}), ROUND)
+    with pytest.raises(xg.RuleError, match=r"'times\.step' is bound"):
+        nested(X, **{"times.step": 2.0})
+    with pytest.raises(xg.RuleError, match=r"'times\.step' is bound"):
+        xg.compose(SCALE.bind({"step": 1.0}), ROUND)(X, **{"times.step": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("clip_norm", ROUND), r"'clip_norm' is a rule.*xg\.get\('clip_norm'\)\.under"),
+        ((ROUND, xg.get("triangular")), r"'triangular' is a rule, 'rounded' a Function"),
+        ((ROUND, np.tanh), r"'tanh' is none; write xg\.function\(tanh\)"),
+        ((), "at least one"),
+    ],
+)
+def test_rules_and_functions_are_not_mixed(parts: Any, message: str) -> None:
+    with pytest.raises(xg.RuleError, match=message):
+        xg.compose(*parts)
+
+
+def test_it_prints_as_a_chain() -> None:
+    assert repr(CHAIN) == "<Function ReLU → times → rounded>"
+    nested = xg.compose(CHAIN, SCALE.bind({"bits": 4}))
+    assert repr(nested) == "<Function (ReLU → times → rounded) → times(bits=4)>"
+    CHAIN(X, step=3.0)
+    assert xg.show(CHAIN).startswith("ReLU → times → rounded\n\n")
+
+
+def test_it_is_copied_pickled_and_saved(backend: Any) -> None:
+    CHAIN(X, step=3.0)
+    saved = xg.from_dict(CHAIN.to_dict())
+    for other in (copy.deepcopy(CHAIN), pickle.loads(pickle.dumps(CHAIN)), saved):
+        assert other is saved or repr(other) == repr(CHAIN)
+        y, (grad,) = pull(backend, other.bind({"step": 3.0}), X)
+        np.testing.assert_array_equal(y, np.round(np.maximum(X, 0) * 6))
+        np.testing.assert_array_equal(grad, 60 * ONES)
+
+
+def test_random_parts_draw_one_after_another_from_one_key(backend: Any) -> None:
+    noisy = xg.get("noise").with_params(sigma=1.0).under("Linear")
+    chain = xg.compose(noisy, noisy)
+    grads = [pull(backend, chain.bind(key=7), X)[1][0] for _ in range(2)]
+    np.testing.assert_array_equal(*grads)
+    first = pull(backend, noisy.bind(key=7), X)[1][0] - ONES
+    both = grads[0] - ONES
+    assert np.abs(both - 2 * first).min() > 1e-3  # no draw twice
+
+
+def test_a_chain_is_a_function_to_everything_else() -> None:
+    smooth = xg.compose(SCALE.bind({"step": 0.5}), xg.function(xp.tanh))
+    assert xg.check(smooth, X.astype(np.float64)).ok
+    act = xg.activation(xg.compose(SCALE.bind({"step": 3.0}), ROUND), "triangular")
+    y, back = xg.vjp(act, X)
+    np.testing.assert_array_equal(y, np.round(X * 6))
+    np.testing.assert_allclose(back(ONES)[0], np.maximum(1 - np.abs(X), 0), rtol=1e-6)
