@@ -143,6 +143,21 @@ def test_hostile_words_of_a_rule_stay_words(page: str) -> None:
     assert "<img" not in other and "<b>" not in other
 
 
+def test_a_rule_that_cannot_be_drawn_has_a_card_that_says_so() -> None:
+    @xg.register("gallery_needy")
+    def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
+        """grad_out * gain."""
+        return grad_out * gain
+
+    try:
+        page = render_gallery()
+    finally:
+        xg.unregister("gallery_needy")
+    card = page.partition('data-name="gallery_needy"')[2].partition("</article>")[0]
+    assert "It cannot be drawn: rule &#x27;gallery_needy&#x27; needs a value for param" in card
+    assert "gain (required)" in card and "<details>" not in card
+
+
 def test_every_elementwise_rule_moves(every_card: list[Card], cards: list[Card]) -> None:
     still = {card.key for card in every_card if not card.script}
     assert still == WITHOUT_SCRIPT | OF_VECTORS

@@ -174,6 +174,42 @@ def test_an_activation_with_a_rule_is_drawn_as_it_is(ax: Any) -> None:
     assert list(lines(ax)) == ["forward ReLU", "true derivative", "triangular"]
 
 
+def test_a_function_of_yours_is_a_forward(ax: Any) -> None:
+    def bump(x: Any) -> Any:
+        return xg.xp.exp(-x * x)
+
+    xg.plot("triangular", bump, ax=ax)
+    drawn = lines(ax)
+    assert ax.get_title() == "triangular (width=1) under bump"
+    assert at(drawn["forward bump"], 0.5) == pytest.approx(np.exp(-0.25), abs=1e-3)
+    assert at(drawn["true derivative"], 0.5) == pytest.approx(-np.exp(-0.25), abs=1e-3)
+
+
+def test_a_composed_rule_is_drawn_with_what_its_parts_do(ax: Any) -> None:
+    xg.plot(xg.compose("triangular", xg.get("scale").with_params(s=3.0)), ax=ax)
+    ((_, y),) = lines(ax).values()
+    assert np.nanmax(y) == 3.0
+    assert "compose(triangular, scale" in ax.get_title()
+
+
+def test_an_estimator_is_drawn_with_a_curve_per_number(ax: Any) -> None:
+    xg.plot(xg.estimators.lsq, params={"step": [0.5, 1.0], "bits": 3}, ax=ax)
+    drawn = lines(ax)
+    assert at(drawn["forward, step=0.5, bits=3"], 1.1) == 1.0
+    assert at(drawn["gradient, step=0.5, bits=3"], 1.7) == 0.0
+    assert at(drawn["gradient, step=1, bits=3"], 1.7) == 1.0
+
+
+def test_a_function_that_looks_at_all_of_its_input_is_drawn_by_an_example(ax: Any) -> None:
+    xg.plot(xg.estimators.dorefa_weights, ax=ax)
+    drawn = lines(ax)
+    assert list(drawn) == ["input x", "forward", "gradient"]
+    x = drawn["input x"][1]
+    outputs, pull = xg.vjp(xg.estimators.dorefa_weights, x)
+    assert np.array_equal(drawn["forward"][1], outputs)
+    assert drawn["gradient"][1] == pytest.approx(pull(np.ones_like(x))[0])
+
+
 def test_a_function_of_yours_is_a_rule(ax: Any) -> None:
     def halved(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return 0.5 * grad_out
@@ -211,6 +247,8 @@ def test_without_axes_there_is_a_new_figure() -> None:
         (3, {}, TypeError, "a rule is a name, a Rule or a function"),
         (quantizer, {"forward": "ReLU"}, TypeError, "a forward of its own"),
         (quantizer, {"params": {"stpe": 1.0}}, TypeError, "did you mean 'step'"),
+        (xg.estimators.lsq, {}, TypeError, "lsq' lacks step"),
+        (xg.estimators.lsq, {"params": {"step": -1.0}}, ValueError, "'step' is > 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_drawn_is_said(

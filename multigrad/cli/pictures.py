@@ -11,7 +11,7 @@ from multigrad.errors import MultigradError
 from multigrad.plotting.figure import make_figure, plot
 from multigrad.plotting.gallery import render_gallery
 
-from .named import find
+from .named import find, find_forward
 
 KINDS = (".png", ".svg", ".pdf")
 
@@ -32,7 +32,12 @@ def write_picture(
         raise MultigradError(f"{path} is no picture; its name ends with {', '.join(KINDS)}")
     what = [find(name) for name in names]
     axes = make_figure().subplots()
-    plot(what if len(what) > 1 else what[0], forward, read_params(words), ax=axes)
+    plot(
+        what if len(what) > 1 else what[0],
+        None if forward is None else find_forward(forward),
+        read_params(words),
+        ax=axes,
+    )
     axes.figure.savefig(path, dpi=150)
     return path
 

@@ -21,8 +21,7 @@ from ..recipes.examples import capture_example
 from ..registry import get, rules
 from ..rulebook.rule import Rule
 from ..tracing.trace import NeedsConcrete
-from .behavior import observe
-from .curves import SIDES, make_picture
+from .curves import SIDES, make_picture, observe_rule
 from .javascript import emit
 from .picture import Picture
 from .sampling import grid
@@ -37,7 +36,7 @@ class Card:
     """One rule, or Function of the library, on the page.
 
     Attributes:
-        picture: None where there is no curve: of vectors.
+        picture: None where there is no curve; `note` says why.
         sliders: none where the picture does not move.
         script: a JavaScript object that draws it, "" where there is none.
         code: how it is used, by framework.
@@ -48,6 +47,7 @@ class Card:
     sliders: tuple[Slider, ...]
     script: str
     code: Mapping[str, str]
+    note: str = ""
 
     @property
     def key(self) -> str:
@@ -57,22 +57,18 @@ class Card:
 
 
 def make_cards() -> list[Card]:
-    """Return a card for each rule and each Function of the library.
-
-    Raises:
-        MultigradError: a rule cannot be drawn.
-    """
+    """Return a card for each rule and each Function of the library."""
     functions = map(make_function_card, catalogue().values())
     return [*(make_card(get(name)) for name in rules()), *functions]
 
 
 def make_card(rule: Rule) -> Card:
-    """Return the card of a rule.
-
-    Raises:
-        MultigradError: it cannot be drawn.
-    """
-    behavior, picture = observe(rule, {}), make_picture(rule)
+    """Return the card of a rule; one of yours may have no picture."""
+    said = describe(rule)
+    try:
+        behavior, picture = observe_rule(rule, {}), make_picture(rule)
+    except MultigradError as error:
+        return Card(said, None, (), "", {}, note=f"It cannot be drawn: {error}")
     sliders = make_sliders(rule.params, rule.ranges)
     try:
         script = write_script(rule, picture, sliders, is_random=behavior.is_random)
@@ -85,7 +81,7 @@ def make_card(rule: Rule) -> Card:
         on_gradients=picture.over != "input" and not behavior.is_linear,
         is_random=behavior.is_random,
     )
-    return Card(describe(rule), picture, sliders, script, code)
+    return Card(said, picture, sliders, script, code)
 
 
 def write_script(
@@ -158,7 +154,9 @@ def make_function_card(function: Estimator) -> Card:
         script = ""
     is_random = picture is not None and "one draw" in picture.title
     code = write_function_snippets(function, params, is_random=is_random)
-    return Card(describe_estimator(function), picture, sliders if script else (), script, code)
+    note = "" if picture is not None else "It takes vectors: it has no curve."
+    said, moving = describe_estimator(function), sliders if script else ()
+    return Card(said, picture, moving, script, code, note)
 
 
 def fit_whole(function: Estimator, params: Mapping[str, Any], slider: Slider) -> Slider:

@@ -15,8 +15,8 @@ from ..errors import MultigradError, RuleTypeError, RuleValueError
 from ..functions.function import Function
 from ..in_force.activation import Activation
 from ..in_force.vjp import vjp
-from ..lowering.forwards import find_forward
 from ..registry import resolve
+from ..rulebook.forwards_of_code import as_forward
 from ..rulebook.rule import Rule
 from ..rulebook.under import put_under
 from .asked import MOST_CURVES, read_places, spread
@@ -46,7 +46,7 @@ def make_picture(
     if isinstance(inner, Activation):
         if inner.rule is None:
             raise RuleValueError("this activation has no rule of its own; plot a rule by its name")
-        forward = inner.forward.name if forward is None else forward
+        forward = inner.forward if forward is None else forward
         inner, params = inner.rule, {**inner.params, **(params or {})}
     if isinstance(inner, Function):
         if forward is not None:
@@ -150,7 +150,7 @@ def draw(
 
 def forward_curves(forward: Any, x: Array) -> list[Curve]:
     """Return an activation and its true derivative, whatever rule is in force."""
-    found = find_forward(forward)
+    found = as_forward(forward)
     function = put_under(None, found)
 
     def derivative(tin: Array) -> Array:

@@ -44,7 +44,8 @@ def plot(
     Args:
         what: a rule or its name, a list of them, an activation with a rule, or a Function: its
             forward and the gradient for its first argument.
-        forward: an activation for the rule, drawn with its true derivative.
+        forward: an activation for the rule, by name or as a function, drawn with its true
+            derivative.
         params: values for the params, or for a Function's other arguments; a list of values draws a
             curve for each.
         x: where to draw, a row of numbers; chosen to show the curve if not given.

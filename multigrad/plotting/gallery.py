@@ -35,11 +35,7 @@ FOOTER = (
 
 
 def render_gallery() -> str:
-    """Return the page: HTML without anything outside of it.
-
-    Raises:
-        MultigradError: a registered rule cannot be drawn.
-    """
+    """Return the page: HTML without anything outside of it."""
     cards = make_cards()
     cards.sort(key=place_on_page)
     families = dict.fromkeys(card.described.family for card in cards if card.described.family)
@@ -109,7 +105,8 @@ def render_card(card: Card) -> str:
         f'<p class="formula"><code>{escape(formula.replace("`", ""))}</code></p>',
         f'<p class="edges">{mark_code(edges)}</p>' if edges else "",
         f"<dl>{said}</dl>",
-        f"<details><summary>Code</summary>{code}{button}</details></article>",
+        f"<details><summary>Code</summary>{code}{button}</details>" if code else "",
+        "</article>",
     ]
     return "\n".join(filter(None, parts))
 
@@ -117,7 +114,7 @@ def render_card(card: Card) -> str:
 def render_figure(card: Card) -> str:
     """Return the picture of a card with its legend; what has no curve says so."""
     if card.picture is None:
-        return '<p class="nothing">It takes vectors: it has no curve.</p>'
+        return f'<p class="nothing">{mark_code(card.note)}</p>'
     return f"<figure>{draw_svg(card.picture)}{render_legend(card.picture)}</figure>"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..lowering.forwards import find_forward
+from ..rulebook.forwards_of_code import as_forward
 from .picture import DRAWS, Ruled
 
 
@@ -49,7 +49,7 @@ def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
         title = f"{first.rule.name} ({bound})" if bound else first.rule.name
     else:
         title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"
-    title += f" under {find_forward(forward).name}" if forward is not None else ""
+    title += f" under {as_forward(forward).name}" if forward is not None else ""
     return title + (say_random() if any(each.behavior.is_random for each in ruled) else "")
 
 
