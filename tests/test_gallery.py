@@ -36,12 +36,12 @@ OF_VECTORS = {"estimators.rotation_trick", "estimators.straight_through", "estim
 
 @pytest.fixture(scope="module")
 def every_card() -> list[Card]:
-    return make_cards()
+    return [card for card in make_cards() if card.described.family]
 
 
 @pytest.fixture(scope="module")
 def cards(every_card: list[Card]) -> list[Card]:
-    """The cards of rules."""
+    """The cards of the library's rules; those that other tests have registered may be anything."""
     return [card for card in every_card if card.described.kind == "rule"]
 
 
@@ -53,6 +53,10 @@ def of_functions(every_card: list[Card]) -> list[Card]:
 @pytest.fixture(scope="module")
 def page() -> str:
     return render_gallery()
+
+
+def library_rules() -> set[str]:
+    return {name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules.")}
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -112,9 +116,9 @@ def test_the_page_asks_nothing_of_anybody(page: str, read: Balanced) -> None:
 def test_every_rule_has_a_card_with_what_is_said_of_it(
     page: str, cards: list[Card], of_functions: list[Card]
 ) -> None:
-    assert {card.described.name for card in cards} == set(xg.rules())
+    assert {card.described.name for card in cards} == library_rules()
     assert {card.described.name for card in of_functions} == set(xg.estimators.catalogue())
-    assert page.count('<article class="card"') == len(cards) + len(of_functions)
+    assert page.count('<article class="card"') >= len(cards) + len(of_functions)
     for name in ("triangular", "snntorch.SSO", "d(ReLU)"):
         _, _, rest = page.partition(f'data-name="{name}"')
         card = rest.partition("</article>")[0]

@@ -41,6 +41,11 @@ def quantized_gradient(grad_out: Any, x: Any, step: Any) -> Any:
     return grad_out * (abs(x) <= 2.0 * step), None
 
 
+@xg.register("failing_drawn", native=True)
+def failing(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    raise RuntimeError("it fails")
+
+
 quantizer = xg.function(quantized, quantized_gradient)
 
 
@@ -246,6 +251,7 @@ def test_without_axes_there_is_a_new_figure() -> None:
         ([], {}, ValueError, "plot got no rule"),
         (3, {}, TypeError, "a rule is a name, a Rule or a function"),
         (quantizer, {"forward": "ReLU"}, TypeError, "a forward of its own"),
+        (failing, {}, ValueError, "failing_drawn' cannot be drawn: on a row of numbers it fails"),
         (quantizer, {"params": {"stpe": 1.0}}, TypeError, "did you mean 'step'"),
         (xg.estimators.lsq, {}, TypeError, "lsq' lacks step"),
         (xg.estimators.lsq, {"params": {"step": -1.0}}, ValueError, "'step' is > 0"),

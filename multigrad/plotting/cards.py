@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import MultigradError, UnsupportedOp
 from ..estimators.arguments import broadcasts
 from ..estimators.declared import Estimator, catalogue
-from ..inspection.described import Described, describe, describe_estimator
+from ..inspection.described import Described, as_tried, describe, describe_estimator
 from ..ir.graph import Graph
 from ..recipes.examples import capture_example
 from ..registry import get, rules
@@ -58,8 +58,9 @@ class Card:
 
 def make_cards() -> list[Card]:
     """Return a card for each rule and each Function of the library."""
-    functions = map(make_function_card, catalogue().values())
-    return [*(make_card(get(name)) for name in rules()), *functions]
+    with as_tried():
+        cards = [make_card(get(name)) for name in rules()]
+    return [*cards, *map(make_function_card, catalogue().values())]
 
 
 def make_card(rule: Rule) -> Card:

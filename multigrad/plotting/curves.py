@@ -106,7 +106,7 @@ def observe_rule(rule: Rule, params: Mapping[str, Any]) -> Behavior:
         return observe(rule, params)
     except MultigradError:
         raise
-    except (ArithmeticError, IndexError, ValueError) as error:
+    except Exception as error:  # a user's code may raise anything
         raise RuleValueError(
             f"rule {rule.name!r} cannot be drawn: on a row of numbers it fails: {error}"
         ) from error
