@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .inspection.source import lower, source
     from .lowering.forwards import activations
     from .override import override
+    from .plotting.figure import plot
     from .registry import compose, get, register, rules, unregister
     from .rulebook.rule import Rule
     from .saving.files import from_dict, load, save
@@ -99,6 +100,7 @@ __all__ = [
     "lower",
     "override",
     "parity",
+    "plot",
     "register",
     "rules",
     "save",
@@ -146,6 +148,7 @@ _ROOMS = {
     "load": "saving.files",
     "lower": "inspection.source",
     "override": "override",
+    "plot": "plotting.figure",
     "register": "registry",
     "rules": "registry",
     "save": "saving.files",

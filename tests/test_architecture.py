@@ -17,8 +17,8 @@ ROOMS = (
     "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
     "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
     "registry", "context", "in_force", "rules", "estimators", "attribution", "models", "saving",
-    "bridging", "ejection", "inspection", "keras", "optax", "transforms", "functional", "hook",
-    "wrappers", "attach", "compat", "override",
+    "bridging", "ejection", "inspection", "plotting", "keras", "optax", "transforms", "functional",
+    "hook", "wrappers", "attach", "compat", "override",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anywhere
 
 COMMANDS = [
     "demo", "backends", "rules", "show", "source", "bench", "check", "parity", "convert", "eject",
+    "plot",
 ]  # fmt: skip
 needs_cli = pytest.mark.needs("typer", "rich")
 
@@ -66,29 +67,6 @@ def test_backends_lists_each_backend_with_its_version_or_the_reason_why_not(invo
         assert (row.version or "no") in line
         assert ("yes" in line.split()) == row.installed
     assert any("numpy" in line and np.__version__ in line for line in lines)
-
-
-@needs_cli
-def test_rules_lists_every_rule_with_its_defaults_and_what_it_does(invoke: Any) -> None:
-    output = invoke("rules").output
-    assert all(name in output for name in xg.rules())
-    (line,) = [line for line in output.splitlines() if " rectangular " in line]
-    assert "a=-0.5, b=0.5" in line
-    assert (xg.get("rectangular").__doc__ or "").strip().splitlines()[0] in line
-
-
-@needs_cli
-def test_rules_marks_a_parameter_that_must_be_given(invoke: Any) -> None:
-    @xg.register("needy")
-    def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
-        """Multiply by the gain."""
-        return gain * grad_out
-
-    try:
-        (line,) = [line for line in invoke("rules").output.splitlines() if "needy" in line]
-    finally:
-        xg.unregister("needy")
-    assert "gain (required)" in line
 
 
 @needs_cli

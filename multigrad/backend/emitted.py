@@ -14,7 +14,7 @@ from ..ir.types import T, Type
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """PlainFunctions-line code: `lines`, then the expressions `results`.
+    """Straight-line code: `lines`, then the expressions `results`.
 
     `parameters` are the graph's inputs, `reads` those among them that the code mentions.
     `elementwise`: each element of a result depends on that element of the inputs alone.

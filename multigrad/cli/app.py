@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,16 +74,59 @@ def backends() -> None:
     Console().print(table)
 
 
-@app.command(epilog="Example: multigrad rules")
-def rules() -> None:
-    """List the registered rules with their parameters."""
-    table = Table("name", "parameters", "what it does", box=SIMPLE_HEAD)
-    table.columns[0].no_wrap = True
-    for name in xg.rules():
-        rule = xg.get(name)
-        params = ", ".join(format_param(*param) for param in rule.params.items())
-        table.add_row(escape(name), escape(params), escape(summarize(rule.__doc__)))
-    Console().print(table)
+@app.command(epilog="Example: multigrad rules --like atan")
+def rules(
+    family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
+    like: Annotated[
+        str, typer.Option(help="Only those with this word in name, formula or source.")
+    ] = "",
+    estimators: Annotated[
+        bool, typer.Option("--estimators", help="The Functions of xg.estimators in their place.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """List the registered rules by family, with their params, ranges and formulas."""
+    from multigrad.cli.listing import list_rules, print_rules
+
+    with report_errors():
+        rows = list_rules(family, like, estimators)
+        if as_json:
+            typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
+        else:
+            print_rules(rows, Console())
+
+
+@app.command(epilog="Example: multigrad plot triangular --forward Heaviside --param width=0.5,1,2")
+def plot(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT...", help="Rules by name, or module:name of a Function."),
+    ] = None,
+    forward: Annotated[
+        str | None, typer.Option(help="An activation, drawn with its true derivative.")
+    ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="A param with its values, as width=0.5,1,2; a curve each."),
+    ] = None,
+    gallery: Annotated[
+        bool, typer.Option("--gallery", help="Write one page of all rules, with sliders.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The file: .png, .svg or .pdf; .html with --gallery.")
+    ] = None,
+) -> None:
+    """Draw what rules do to gradients, or write a page of all of them that works offline."""
+    from multigrad.cli.pictures import write_gallery, write_picture
+
+    with report_errors():
+        if gallery:
+            if names or forward or params:
+                raise MultigradError("--gallery has all rules; leave names and options out")
+            path = write_gallery(out or Path("gallery.html"))
+        else:
+            path = write_picture(names or [], forward, params or [], out)
+        typer.echo(path)
 
 
 @app.command(epilog="Example: multigrad show triangular --forward Heaviside")
@@ -341,14 +384,3 @@ def docs(
 def split(text: str) -> list[str]:
     """Return the words of a comma-separated option."""
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def format_param(name: str, default: object) -> str:
-    """Return a parameter with its default."""
-    required = default is inspect.Parameter.empty
-    return f"{name} (required)" if required else f"{name}={default!r}"
-
-
-def summarize(text: str | None) -> str:
-    """Return the first line of a docstring."""
-    return inspect.cleandoc(text or "").partition("\n")[0]

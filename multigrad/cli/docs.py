@@ -7,23 +7,18 @@ with what is written here.
 
 from __future__ import annotations
 
-import inspect
+import operator
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import multigrad as xg
 from multigrad import ops, xp
 from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.methods import METHODS
-from multigrad.errors import RuleValueError
+from multigrad.inspection.described import Param, describe_all
 from multigrad.ir.op import Op
-from multigrad.registry import resolve
 
 from . import attribution_docs, estimator_docs, same_names
 from .captured import captured_names, describe
@@ -116,16 +111,11 @@ def status(op: Op, backend: Backend) -> str:
 
 def render_rules() -> str:
     """Return the page about the rule library."""
-    import_module("multigrad.rules")
-    rules = [xg.get(name) for name in xg.rules()]
     rows = []
-    for rule in rules:
-        if not rule.__module__.startswith("multigrad.rules."):
-            continue
-        formula, _, source = inspect.cleandoc(rule.__doc__ or "").partition("Source:")
-        params = ", ".join(param_in_range(rule, name) for name in rule.params)
-        cells = (" ".join(formula.split()), params, without_input(rule), " ".join(source.split()))
-        rows.append((f"`{rule.name}`", *cells))
+    for row in sorted(describe_all(), key=operator.attrgetter("name")):
+        if row.family:
+            params = ", ".join(map(param_in_range, row.params))
+            rows.append((f"`{row.name}`", row.formula, params, row.without_tin, row.source))
     return page(
         "Rules",
         f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
@@ -136,31 +126,9 @@ def render_rules() -> str:
     )
 
 
-def param_in_range(rule: xg.Rule, name: str) -> str:
+def param_in_range(param: Param) -> str:
     """Return a param with its default, and its range."""
-    allowed = rule.ranges.get(name)
-    return f"`{name}={rule.params[name]!r}`" + (f" ({allowed.text})" if allowed else "")
-
-
-def without_input(rule: xg.Rule) -> str:
-    """Return what a rule does where there is no `tin`, by trying it."""
-    grad_out = np.array([[0.5, -1.5, 2.0], [1.0, -0.25, 3.0]])
-    tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
-    floats = [name for name, value in rule.params.items() if type(value) is float]
-    numbers = {name: 0.5 for name in floats if rule.ranges[name].holds(0.5)}
-    try:
-        alone, beside = (rule(None, grad_out, x, **numbers, **keyed(rule)) for x in (None, tin))
-    except RuleValueError:
-        return "an error: it needs `tin`"
-    if np.array_equal(alone, grad_out):
-        return "`grad_out`, unchanged"
-    return "the same" if np.array_equal(alone, beside) else "everywhere as inside the window"
-
-
-def keyed(rule: xg.Rule) -> dict[str, Any]:
-    """Return a key for a rule that draws random numbers."""
-    graph, _ = resolve(rule).bound_rule().likely_graph(True)
-    return {} if graph is None or graph.input("key") is None else {"key": 0}
+    return f"`{param.name}={param.default!r}`" + (f" ({param.range})" if param.range else "")
 
 
 def render_same_names() -> str:

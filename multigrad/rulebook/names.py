@@ -8,8 +8,9 @@ from typing import Any
 
 from ..active.reads import NUMBERS, note_name
 from ..backend.events import tell_registered
-from ..errors import RuleError, RuleTypeError, suggest
+from ..errors import RuleError, RuleTypeError
 from ..ground.threads import make_lock
+from .likeness import near_names
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
@@ -100,6 +101,7 @@ def advance() -> None:
 
 
 def unknown(name: str) -> RuleError:
-    return RuleError(
-        f"no rule named {name!r}{suggest(name, list(RULES))} ({len(RULES)} rules: multigrad rules)"
-    )
+    near = near_names(name, {known: rule.__doc__ or "" for known, rule in RULES.items()})
+    *others, last = map(repr, near) if near else [""]
+    hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""
+    return RuleError(f"no rule named {name!r}{hint} ({len(RULES)} rules: multigrad rules)")

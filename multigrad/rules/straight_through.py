@@ -1,4 +1,4 @@
-"""PlainFunctions-through estimators: backward as if forward had been the identity, or nearly."""
+"""Straight-through estimators: backward as if forward had been the identity, or nearly."""
 
 from __future__ import annotations
 
