@@ -178,7 +178,8 @@ def choose_arguments(function: Estimator) -> dict[str, Any]:
     is in the range.
     """
     found = {}
-    for argument, example in zip(function.arguments[1:], function.examples[1:], strict=True):
+    examples = function.examples or ()
+    for argument, example in zip(function.arguments[1:], examples[1:], strict=True):
         if argument.default is not inspect.Parameter.empty:
             found[argument.name] = argument.default
         elif argument.fits is broadcasts:
