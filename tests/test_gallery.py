@@ -348,7 +348,7 @@ const results = [{",".join(card.script for card in still)}].map((card) => {{
 
 @needs_node
 def test_all_that_the_page_runs_is_javascript(page: str, tmp_path: Path) -> None:
-    for i, text in enumerate(re.findall(r"<script>(.*?)</script>", page, flags=re.S)):
+    for i, text in enumerate(re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)):
         path = tmp_path / f"script{i}.js"
         path.write_text(text, encoding="utf-8")
         result = subprocess.run(

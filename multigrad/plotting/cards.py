@@ -157,7 +157,7 @@ def make_function_card(function: Estimator) -> Card:
     code = write_function_snippets(function, params, is_random=is_random)
     note = "" if picture is not None else "It takes vectors: it has no curve."
     said, moving = describe_estimator(function), sliders if script else ()
-    return Card(said, picture, moving, script, code, note)
+    return Card(said, picture, moving, script=script, code=code, note=note)
 
 
 def fit_whole(function: Estimator, params: Mapping[str, Any], slider: Slider) -> Slider:
