@@ -61,10 +61,14 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+USUAL: Mapping[str, type] = {
+    "Tensor": float, "float": float, "int": int, "bool": bool, "str": str,
+}  # fmt: skip
+
+
 def usual_type(annotation: str) -> type:
     """Return the type of what an argument takes as it is."""
-    usual = {as_tensor: float, as_int: int, as_bool: bool, as_word: str}
-    return usual[KINDS[annotation.partition(" | ")[0]]]
+    return USUAL[annotation.partition(" | ")[0]]
 
 
 def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:

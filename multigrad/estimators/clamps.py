@@ -25,7 +25,7 @@ def clamp_with_grad(x: Tensor, min: float = -1.0, max: float = 1.0) -> Any:
         beyond = xp.sign(x - limited)
         return xp.where(grad_out * beyond >= 0, grad_out, 0.0)
 
-    return limited, grad
+    return xp.cast_like(limited, x), grad
 
 
 @estimator(ranges={"c": "> 0"})
@@ -35,7 +35,8 @@ def clipped_relu(x: Tensor, c: float = 1.0) -> Any:
     Gradients: x: 1 where 0 < x < c, else 0; c: none. Source: the window of Hannun et al., 2014
     (Deep Speech, arXiv 1412.5567), section 2, open at both ends.
     """
-    return xp.clip(x, 0.0, c), lambda grad_out: xp.where((x > 0) & (x < c), grad_out, 0.0)
+    limited = xp.cast_like(xp.clip(x, 0.0, c), x)
+    return limited, lambda grad_out: xp.where((x > 0) & (x < c), grad_out, 0.0)
 
 
 @estimator(ranges={"alpha": "finite"})

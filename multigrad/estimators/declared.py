@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from ..calls.arguments import flatten
+from ..calls.arguments import Layout, flatten
 from ..calls.recipe import Recorded
 from ..capture.dialect import XP, check_dialect
-from ..errors import RuleTypeError, RuleValueError
+from ..errors import GradientError, RuleTypeError, RuleValueError
 from ..functions.custom_gradient import GradientRecipe
 from ..functions.function import Function
 from ..ground.ranges import Range, read_ranges
 from ..ground.trees import optree
+from ..ir.types import FLOATS, T
 from ..tracing.trace import Trace
 from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
 
@@ -64,6 +65,23 @@ class EstimatorRecipe(GradientRecipe):
     """How a declaration is run: an argument that it gives no gradient for has none."""
 
     __slots__ = ()
+
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        """Return the layout of a call's arguments.
+
+        Raises:
+            GradientError: a tensor among them is of no float dtype.
+        """
+        layout = super().lay_out(parameters, leaves, tree)
+        for leaf in layout.tensors:
+            if leaf.dtype not in (*FLOATS, T):
+                raise GradientError(
+                    f"{self.subject} got a {leaf.dtype} tensor for argument {leaf.path!r}; "
+                    f"expected one of {', '.join(FLOATS)}: cast it first"
+                )
+        return layout
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return _padded(super().record(trace, args, kwargs), len(args))
@@ -109,12 +127,12 @@ class Estimator(Function):
         read = read_ranges(ranges, self.recipe.subject)
         self.arguments = tuple(
             Argument(
-                name,
-                str(each.annotation),
-                each.default,
-                usual_type(str(each.annotation)),
-                read.get(name),
-                shapes.get(name, broadcasts),
+                name=name,
+                annotation=str(each.annotation),
+                default=each.default,
+                usual=usual_type(str(each.annotation)),
+                range=read.get(name),
+                fits=shapes.get(name, broadcasts),
             )
             for name, each in self.parameters.parameters.items()
         )

@@ -120,4 +120,5 @@ def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
     Gradients: x: 1 - factor; q: none. Source: `quantized_bits(use_ste=False, qnoise_factor=...)` of
     qkeras.
     """
-    return x + factor * (q - x), lambda grad_out: grad_out * (1.0 - factor)
+    between = xp.cast_like(x + factor * (q - x), x)
+    return between, lambda grad_out: grad_out * (1.0 - factor)

@@ -161,20 +161,6 @@ def test_learned_ends_get_the_gradients_of_tensorflow() -> None:
     assert_equal_numbers(*found, rtol=1e-5)
 
 
-def test_lsq_is_torchs_learnable_fake_quantization_where_nothing_is_clipped_by_rounding() -> None:
-    # torch looks for what is clipped after rounding, the paper before: half a step at each end.
-    native = torch._fake_quantize_learnable_per_channel_affine
-    x = X.copy()
-    v = x / STEPS
-    x = np.where((np.abs(v) > 7) & (np.abs(v) < 8.6), 0.3 * STEPS, x).astype(np.float32)
-    zero, factor = torch.zeros(4), 1 / np.sqrt(x.size / 4 * 7)
-    assert_equal_numbers(
-        in_torch(lambda x, s: E.lsq(x, s, 4), x, STEPS),
-        in_torch(lambda x, s: native(x, s, zero, 1, -8, 7, factor), x, STEPS),
-        rtol=1e-4,
-    )
-
-
 def test_hard_gumbel_draws_are_as_frequent_as_torchs() -> None:
     logits = torch.tensor([[-1.0, 0.0, 1.5, 0.3]]).expand(20_000, 4)
     mine = E.gumbel_softmax.keyed(1)(logits, 0.7).mean(0)
