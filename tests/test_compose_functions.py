@@ -59,8 +59,8 @@ def test_a_tensor_of_a_part_is_given_by_name_and_gets_its_gradient(backend: Any)
 @pytest.mark.backends("torch", "jax", "tensorflow")
 def test_it_is_compiled_as_any_function(backend: Any) -> None:
     bound = CHAIN.bind({"step": 3.0})
-    compiled = xg.jit(lambda x: xg.vjp(bound, x)[1](x)[0])
-    np.testing.assert_allclose(backend.numpy(compiled(backend.array(X))), 60 * X, rtol=1e-6)
+    grad = xg.vjp(xg.jit(lambda x: bound(x)), backend.array(X))[1](backend.array(X))[0]
+    np.testing.assert_allclose(backend.numpy(grad), 60 * X, rtol=1e-6)
 
 
 def test_params_reach_all_parts_that_declare_them_or_the_one_that_is_named() -> None:
@@ -118,6 +118,20 @@ def test_what_is_bound_or_given_by_position_is_refused() -> None:
 def test_rules_and_functions_are_not_mixed(parts: Any, message: str) -> None:
     with pytest.raises(xg.RuleError, match=message):
         xg.compose(*parts)
+
+
+@pytest.mark.backends("torch", "jax", "tensorflow")
+def test_a_tensor_is_bound_to_the_whole_and_to_no_part(backend: Any) -> None:
+    step = backend.array(np.array(3.0, np.float32))
+    for part in (SCALE.bind({"step": step}), xg.activation("Sign", "triangular", {"width": step})):
+        with pytest.raises(xg.RuleError, match=r"bound to one, (step|width): give it to the whole"):
+            xg.compose(part, ROUND)
+        with pytest.raises(xg.RuleError, match=r"bound to a tensor, (step|width)"):
+            xg.activation(part)
+    y, back = xg.vjp(lambda step: CHAIN.bind({"times.step": step})(backend.array(X)), step)
+    np.testing.assert_array_equal(backend.numpy(y), np.round(np.maximum(X, 0) * 6))
+    of_step = backend.numpy(back(backend.array(ONES))[0])
+    np.testing.assert_allclose(of_step, 20 * np.maximum(X, 0).sum(), rtol=1e-6)
 
 
 def test_it_prints_as_a_chain() -> None:

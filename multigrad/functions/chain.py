@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..active.draws import keyed
+from ..calls.arguments import owner_of, unwrap
 from ..calls.bound import BoundFunction
 from ..calls.recipe import Recorded
 from ..errors import RuleTypeError, suggest
 from ..ground.addresses import find_part, is_address
+from ..ground.trees import optree
 from ..recipes.record import CodeRecipe
 from ..recipes.saved import SavedRecipe
 from ..tracing.trace import Trace
@@ -78,10 +80,18 @@ def part_of(given: Any) -> Part:
     """Return what a Function, a bound one or an activation is in a series.
 
     Raises:
-        RuleTypeError: it reads tensors of an object, which a graph would hold as constants.
+        RuleTypeError: it reads tensors of an object, or is bound to some, which a graph would hold
+            as constants.
     """
     bound: Mapping[str, Any] = given.params if isinstance(given, BoundFunction) else {}
     function: Any = given.function if isinstance(given, BoundFunction) else given
+    held = list_tensors(given)
+    if held:
+        name = getattr(given, "name", None) or function.forward.name
+        raise RuleTypeError(
+            f"compose holds no tensors, and {name!r} is bound to one, {held[0]}: give it to the "
+            f"whole, compose(...).bind({{'{name}.{held[0]}': ...}}), or at the call"
+        )
     if not isinstance(function, Function):  # an activation: it takes its tensor alone
         return Part(given, function.forward.name, None, {}, {})
     if isinstance(function, OfObject):
@@ -96,6 +106,22 @@ def part_of(given: Any) -> Part:
     rest = [p for p in list(known.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
     own = {p.name: p for p in rest if p.name not in bound}
     return Part(given, function.name, function, bound, own)
+
+
+def list_tensors(given: Any) -> list[str]:
+    """Return the names under which a Function or an activation is bound to tensors, which a capture
+    around it would take for constants.
+    """
+    params = {} if isinstance(given, Function) else dict(given.params)
+    if isinstance(given, Function) and given.parameters is not None:
+        names = list(given.parameters.parameters)[1:]
+        params = dict(zip(names, given._defaults, strict=False))
+    return [name for name, value in params.items() if _holds_tensor(value)]
+
+
+def _holds_tensor(value: Any) -> bool:
+    owners = map(owner_of, map(unwrap, optree.tree_leaves(value, none_is_leaf=True)))
+    return any(owner is not None and owner.name != "numpy" for owner in owners)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,7 @@ from ..capture.attributed import Attributed
 from ..capture.signature import called_method, name_of
 from ..capture.state import OWN, read_state
 from ..errors import DisprovedError, GradientError, RuleTypeError, TraceError
+from ..functions.chain import list_tensors
 from ..functions.function import Function
 from ..functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
 from ..functions.plain import function as make_function
@@ -268,6 +269,8 @@ def _make(forward: Any) -> ForwardOfCode:
 
 def _function_of(forward: Any, name: str) -> Function:
     """Return a callable as a Function of one tensor and nothing else."""
+    if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
+        refuse_bound(forward, name)
     if isinstance(forward, Function):
         if not forward.completes:
             return forward
@@ -307,6 +310,20 @@ def _calling(forward: Any, name: str) -> Callable[[Tensor], Any]:
 
     call.__name__ = call.__qualname__ = name
     return call
+
+
+def refuse_bound(forward: Any, name: str) -> None:
+    """Refuse a Function or an activation with tensors for some of its arguments.
+
+    Raises:
+        RuleTypeError: it has some.
+    """
+    held = list_tensors(forward)
+    if held:
+        raise RuleTypeError(
+            f"forward {name!r} is bound to a tensor, {held[0]}, which would be a constant in it: "
+            f"no gradient reaches it. Bind numbers, or call the Function itself"
+        )
 
 
 def refuse_tensors(forward: Any, name: str) -> None:
