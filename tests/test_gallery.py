@@ -132,32 +132,26 @@ def test_identifiers_are_unique(read: Balanced) -> None:
     assert len(found) == len(set(found))
 
 
-def test_hostile_words_of_a_rule_stay_words(page: str) -> None:
+def test_rules_of_yours_stay_words_and_may_have_no_picture(page: str) -> None:
     @xg.register("gallery<script>alert(1)</script>")
     def hostile(ctx: Any, grad_out: Any, tin: Any, gain: float = 1.0) -> Any:
         """grad_out * gain </script><img src="x"> `</code>`. Source: <b>."""
         return grad_out * gain
 
-    try:
-        other = render_gallery()
-    finally:
-        xg.unregister("gallery<script>alert(1)</script>")
-    assert other.count("<script>") == page.count("<script>")
-    assert other.count("</script>") == page.count("</script>")
-    assert "<img" not in other and "<b>" not in other
-
-
-def test_a_rule_that_cannot_be_drawn_has_a_card_that_says_so() -> None:
     @xg.register("gallery_needy")
     def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
         """grad_out * gain."""
         return grad_out * gain
 
     try:
-        page = render_gallery()
+        other = render_gallery()
     finally:
+        xg.unregister("gallery<script>alert(1)</script>")
         xg.unregister("gallery_needy")
-    card = page.partition('data-name="gallery_needy"')[2].partition("</article>")[0]
+    assert other.count("<script>") == page.count("<script>")
+    assert other.count("</script>") == page.count("</script>")
+    assert "<img" not in other and "<b>" not in other
+    card = other.partition('data-name="gallery_needy"')[2].partition("</article>")[0]
     assert "It cannot be drawn: rule &#x27;gallery_needy&#x27; needs a value for param" in card
     assert "gain (required)" in card and "<details>" not in card
 
@@ -208,8 +202,7 @@ def test_code_to_copy_names_the_rule_and_parses(every_card: list[Card]) -> None:
 def test_code_to_copy_runs(
     cards: list[Card], of_functions: list[Card], framework: str, tmp_path: Path, capsys: Any
 ) -> None:
-    names = {"triangular", "positive_jam", "clip_norm", "noise"}
-    names |= {"lsq", "n2uq", "vq", "gumbel_softmax"}
+    names = {"triangular", "positive_jam", "noise", "lsq", "vq"}
     for card in [card for card in (*cards, *of_functions) if card.described.name in names]:
         path = tmp_path / f"{card.key.replace('.', '_')}.py"
         path.write_text(card.code[framework], encoding="utf-8")
@@ -351,6 +344,17 @@ const results = [{",".join(card.script for card in still)}].map((card) => {{
         if card.picture.over != "vector":
             drawn = re.findall(r'<path class="[cfu][^>]* d="([^"]*)"', svg)
             assert parts - 1 == max(path.count("M") for path in drawn), card.described.name
+
+
+@needs_node
+def test_all_that_the_page_runs_is_javascript(page: str, tmp_path: Path) -> None:
+    for i, text in enumerate(re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)):
+        path = tmp_path / f"script{i}.js"
+        path.write_text(text, encoding="utf-8")
+        result = subprocess.run(
+            ["node", "--check", str(path)], check=False, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr[-2000:]
 
 
 @needs_node

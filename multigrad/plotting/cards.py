@@ -157,7 +157,7 @@ def make_function_card(function: Estimator) -> Card:
     code = write_function_snippets(function, params, is_random=is_random)
     note = "" if picture is not None else "It takes vectors: it has no curve."
     said, moving = describe_estimator(function), sliders if script else ()
-    return Card(said, picture, moving, script, code, note)
+    return Card(said, picture, moving, script=script, code=code, note=note)
 
 
 def fit_whole(function: Estimator, params: Mapping[str, Any], slider: Slider) -> Slider:
@@ -178,7 +178,8 @@ def choose_arguments(function: Estimator) -> dict[str, Any]:
     is in the range.
     """
     found = {}
-    for argument, example in zip(function.arguments[1:], function.examples[1:], strict=True):
+    examples = function.examples or ()
+    for argument, example in zip(function.arguments[1:], examples[1:], strict=True):
         if argument.default is not inspect.Parameter.empty:
             found[argument.name] = argument.default
         elif argument.fits is broadcasts:

@@ -15,6 +15,7 @@ def format_params(params: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
     return f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
 
 
