@@ -21,7 +21,7 @@ from .ground import former as _former  # noqa: F401
 from .ground import threads as _threads  # noqa: F401
 
 if TYPE_CHECKING:
-    from . import attribution, estimators, transforms
+    from . import attribution, estimators, schedule, transforms
     from .attach import attach
     from .attribution import composites
     from .backend.discovery import backends
@@ -104,6 +104,7 @@ __all__ = [
     "register",
     "rules",
     "save",
+    "schedule",
     "show",
     "source",
     "transforms",
@@ -158,8 +159,8 @@ _ROOMS = {
     "use": "context",
 }
 _MODULES = {
-    "attribution", "estimators", "functional", "hook", "keras", "optax", "testing", "transforms",
-    "wrappers",
+    "attribution", "estimators", "functional", "hook", "keras", "optax", "schedule", "testing",
+    "transforms", "wrappers",
 }  # fmt: skip
 # Modules that lie in a room of another name.
 _INNER = {"composites": "attribution.composites", "xp": "capture.xp"}

@@ -14,11 +14,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up: a room imports rooms to its left, and itself.
 ROOMS = (
-    "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "capture",
-    "documents", "lowering", "reference", "calls", "proof", "recipes", "functions", "rulebook",
-    "registry", "context", "in_force", "rules", "estimators", "attribution", "models", "saving",
-    "bridging", "ejection", "inspection", "plotting", "keras", "optax", "transforms", "functional",
-    "hook", "wrappers", "attach", "compat", "override",
+    "errors", "random", "ground", "ir", "ops", "passes", "backend", "tracing", "active", "schedule",
+    "capture", "documents", "lowering", "reference", "calls", "proof", "recipes", "functions",
+    "rulebook", "registry", "context", "in_force", "rules", "estimators", "attribution", "models",
+    "saving", "bridging", "ejection", "inspection", "plotting", "keras", "optax", "transforms",
+    "functional", "hook", "wrappers", "attach", "compat", "override",
 )  # fmt: skip
 # They import anything, and nothing imports them.
 OUTSIDE = ("bench", "cli", "demo", "testing")

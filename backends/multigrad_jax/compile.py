@@ -14,6 +14,8 @@ import functools
 import inspect
 import itertools
 import threading
+import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +24,10 @@ from typing import Any, TypeAlias
 import jax
 from jax.extend.core import take_current_trace
 
+from multigrad.active.moving import Moving, NumberRead
+from multigrad.active.present import Met, all_at_present, read, revealing
 from multigrad.active.reads import Lookup
+from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError
 from multigrad.in_force.activation import Activation
@@ -42,10 +47,16 @@ from . import random
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
 EPOCH = jax.make_user_context("0")
+# The numbers that move as kept traces have read them; global as the epoch, as any thread may step.
+MOVED = jax.make_user_context("")
 MOST_OWNED = 4096
 OWNED: OrderedDict[str, str] = OrderedDict()  # what is shown for a token that a kept trace has read
 FREE: list[str] = []  # what threads that have ended showed, and nobody owns
 READ: set[Lookup] = set()  # names that kept traces looked up
+# The numbers that move which they hold, with the values that were traced.
+MOVING: weakref.WeakKeyDictionary[Moving, set[float]] = weakref.WeakKeyDictionary()
+MANY = 8  # traces for as many values of one number: there is a better way, which is said once
+_moving = threading.Lock()
 _serials = itertools.count(1)
 _epochs = itertools.count(1)
 
@@ -158,9 +169,30 @@ def on_replace() -> None:
 
 
 def on_depend(holder: Any) -> None:
-    """Note that a kept trace looked a name up."""
-    if isinstance(holder, Lookup) and holder not in READ and is_kept():
-        READ.add(holder)
+    """Note that a kept trace looked a name up, or holds what stood for a number that moves."""
+    if isinstance(holder, Lookup):
+        if holder not in READ and is_kept():
+            READ.add(holder)
+    elif isinstance(holder, NumberRead) and is_kept():
+        with _moving:
+            traced = MOVING.setdefault(holder.moving, set())
+            is_many = len(traced) == MANY - 1 and holder.number not in traced
+            traced.add(holder.number)
+        if is_many:
+            warnings.warn(
+                f"jax.jit has been traced for {MANY} values of one number, that of "
+                f"{holder.moving.where()}, and traces for each further one. xg.jit makes one trace "
+                "for all",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def on_move(moving: Moving) -> None:
+    """Key jax's caches on all threads by a number that kept traces hold."""
+    if moving in MOVING:
+        with _moving:  # what is shown last must be what stands there last
+            MOVED.set_global(repr(sorted((each.serial, each.value) for each in tuple(MOVING))))
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
@@ -201,16 +233,23 @@ def is_kept() -> bool:
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return jax.jit(fn), keyed by the rule in force, whose numbers are run-time arguments."""
     compiled: dict[str, _Compiled] = {}
+    met = Met()
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         def call_once(rules: Cut) -> Any:
-            key = fixed(rules, EPOCH.value)
+            moving = met.now()
+            key = fixed(rules, EPOCH.value, moving)
             if key not in compiled:
-                compiled[key] = _Compiled(fn, options, rules)
-            return compiled[key](rules, args, kwargs)
+                compiled[key] = _Compiled(fn, options, rules, moving)
+            run = compiled[key]
+            result = run(rules, args, kwargs)
+            if run.met:  # numbers that this trace holds as they were: the next one takes them
+                met.add(run.met)
+                compiled.pop(key, None)
+            return result
 
-        return call_cut(CURRENT.get(), call_once)
+        return call_cut(all_at_present(CURRENT.get(), load_backend("jax")), call_once)
 
     return call
 
@@ -218,12 +257,22 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 class _Compiled:
     """jax.jit of the function under one rule; lives as long as the function it compiles."""
 
-    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], rules: Cut) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: dict[str, Any],
+        rules: Cut,
+        moving: tuple[Moving, ...],
+    ) -> None:
+        self.moving = moving
+        self.met: list[Moving] = []  # besides, in a trace
+
         def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
-            first, second = (Hidden(*leaves) for leaves in multigrad_hidden)
+            first, second = (Hidden(*leaves) for leaves in multigrad_hidden[:2])
             active = reveal(rules, (first, second))
-            with _in_force(active):
+            with _in_force(active), revealing(moving, multigrad_hidden[2]) as revealed:
                 result = fn(*args, **kwargs)
+            self.met += revealed.met
             return _Counted(result, _Applied(count_applied(active)))
 
         run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
@@ -233,9 +282,11 @@ class _Compiled:
         self.run = jax.jit(run, **options)
 
     def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
-        hidden = tuple(_as_leaves(h) for h in hide(rules))
+        first, second = (_as_leaves(h) for h in hide(rules))
+        jax_ = load_backend("jax")
+        hidden = (first, second, tuple([read(each, jax_) for each in self.moving]))
         on_read(None)  # in a trace around this one, what is hidden here may be constant
-        with FRAME("xg.jit"):
+        with FRAME("xg.jit"), MOVED(""):
             counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
         advance(rules, counted.applied)
         return counted.result

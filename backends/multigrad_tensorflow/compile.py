@@ -23,7 +23,10 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from tensorflow.python.saved_model import save_context
 
 from multigrad import registry
+from multigrad.active.moving import Moving, NumberRead
+from multigrad.active.present import Met, all_at_present, read, revealing
 from multigrad.active.reads import Lookup
+from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.in_force.activation import Activation
@@ -101,6 +104,36 @@ def on_depend(holder: Any) -> None:
         for _, check in find_checks():
             if check is not None:
                 check.traced.add(holder)
+
+
+def is_tracing() -> bool:
+    """Return whether a graph is being made."""
+    return not tf.executing_eagerly()
+
+
+def follow(moving: Moving) -> Tensor | None:
+    """Return a tensor of the graph being made that has the number at each call; None in eager code,
+    and in a graph that is written to a file, which holds the number that it has then.
+    """
+    if tf.executing_eagerly() or save_context.in_save_context() or is_exporting():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    if not isinstance(graph, FuncGraph):
+        raise TraceError(f"a graph of TensorFlow 1 cannot follow {moving.where()}; pass a number")
+    with tf.init_scope():
+        now = tf.constant(moving.value, tf.float64)
+    read_now = functools.partial(number_of, moving)
+    return graph.capture_call_time_value(
+        read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=now
+    )
+
+
+def number_of(moving: Moving) -> Tensor:
+    """Return the number at a call, where that is made in another graph a tensor of that."""
+    tensor = follow(moving)
+    return tf.constant(moving.value, tf.float64) if tensor is None else tensor
 
 
 def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
@@ -220,6 +253,11 @@ def describe(token: str) -> str:
 
 def explain(holder: Any) -> str:
     """Return why a trace is stale in which something acts that another has taken the place of."""
+    if isinstance(holder, NumberRead):
+        return (
+            f"holds {holder.number!r} for {holder.moving.where()}, where it stands at "
+            f"{holder.moving.value!r}: compile with xg.jit(fn)"
+        )
     advice = "trace it anew. In Keras, call model.make_train_function(force=True) before fit"
     if isinstance(holder, Lookup):
         return (
@@ -235,18 +273,25 @@ def explain(holder: Any) -> str:
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return tf.function(fn), keyed by the rule in force, whose numbers are run-time arguments."""
     compiled: dict[str, _Compiled] = {}
+    met = Met()
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         def call_once(rules: Cut) -> Any:
-            key = fixed(rules, registry.epoch())
+            moving = met.now()
+            key = fixed(rules, registry.epoch(), moving)
             if key not in compiled:
-                compiled[key] = _Compiled(fn, options, rules)
-            return compiled[key](rules, args, kwargs)
+                compiled[key] = _Compiled(fn, options, rules, moving)
+            run = compiled[key]
+            result = run(rules, args, kwargs)
+            if run.met:  # numbers that this trace holds as they were: the next one takes them
+                met.add(run.met)
+                compiled.pop(key, None)
+            return result
 
         on_read(None)  # in a graph around this one, what is hidden here is constant
         on_read(None, None, "params")
-        return call_cut(CURRENT.get(), call_once)
+        return call_cut(all_at_present(CURRENT.get(), load_backend("tensorflow")), call_once)
 
     return call
 
@@ -254,34 +299,52 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 class _Compiled:
     """tf.function of the function under one rule; lives as long as the function it compiles."""
 
-    def __init__(self, fn: Callable[..., Any], options: dict[str, Any], rules: Cut) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: dict[str, Any],
+        rules: Cut,
+        moving: tuple[Moving, ...],
+    ) -> None:
         self.applied = (0, 0)  # by the last trace
+        self.moving = moving
+        self.met: list[Moving] = []  # besides, in a trace
         options = dict(options)
         converted = _convert(fn) if options.pop("autograph", True) else fn
         if options.get("input_signature") is not None:
             specs = [
-                tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in _as_tensors(hide(rules))
+                tf.TensorSpec(tensor.shape, tensor.dtype)
+                for tensor in (*_as_tensors(hide(rules)), *self.numbers())
             ]
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
-            active = reveal(rules, _from_tensors(hide(rules), list(hidden)))
-            with _in_force(active):
+            hidden = list(hidden)
+            numbers = [hidden.pop() for _ in moving][::-1]
+            active = reveal(rules, _from_tensors(hide(rules), hidden))
+            with _in_force(active), revealing(moving, numbers) as revealed:
                 result = converted(*args, **kwargs)
+            self.met += revealed.met
             self.applied = count_applied(active)
             return result, tf.constant(self.applied) if any(self.applied) else None
 
         self.run = tf.function(run, autograph=False, **options)
 
     def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
+        hidden = [*_as_tensors(hide(rules)), *self.numbers()]
         with _in_force(ActiveRules(token="xg.jit")):
-            result, applied = self.run(_as_tensors(hide(rules)), args, kwargs)
+            result, applied = self.run(hidden, args, kwargs)
         if applied is not None:
             # In a graph around this one the number is not known, but there the last trace is this
             # call's.
             eagerly = tf.executing_eagerly()
             advance(rules, tuple(applied.numpy().tolist()) if eagerly else self.applied)
         return result
+
+    def numbers(self) -> list[Tensor]:
+        """Return what stands now for the numbers that move besides those of the rules in force."""
+        backend = load_backend("tensorflow")
+        return [tf.convert_to_tensor(read(each, backend), tf.float64) for each in self.moving]
 
 
 def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -93,6 +93,8 @@ backend = Backend(
         on_enter=mirror.on_enter,
         on_tensors=mirror.on_tensors,
         on_register=mirror.on_register,
+        is_tracing=mirror.is_tracing,
+        on_move=mirror.on_move,
         on_call=hooks.on_call,
         on_draw=hooks.on_draw,
     ),

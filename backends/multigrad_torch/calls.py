@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.active.draws import Draws
+from multigrad.active.moving import Moving, settle
 from multigrad.active.reads import Telling, is_read
 from multigrad.backend.discovery import load_backend
 from multigrad.calls.arguments import flatten
@@ -33,7 +34,7 @@ from multigrad.rulebook.under import forward_on, put_under
 from multigrad.tracing.trace import NeedsConcrete
 
 from . import asked, random
-from .mirror import HIDDEN, JIT, tensors_in
+from .mirror import HIDDEN, JIT, may_change, tensors_in
 from .numbering import serial
 
 Tensor: TypeAlias = Any
@@ -90,14 +91,14 @@ def call_of_activation(
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         return as_call(forward_on(backend, forward), passes_gradient=False)
     values, function = in_force.values, put_under(in_force.specialization, forward)
-    function.recipe.check(backend, (None, *values))
+    function.recipe.check(backend, (None, *map(settle, values)))
     jitted = token.startswith((JIT, HIDDEN))
     hides = token.startswith(HIDDEN) and activation.rule is None
     tensors, first, kind = tensors_in(in_force), 3 if jitted else 0, "call"
     if tensors and not given and not hides:
         kind = FRAMED if activation.rule is None else OWN
     # Inputs of the graph have no value that the rule's Python code could look at.
-    known, variant = (torch.empty((), device="meta"),) * given or values, None
+    known, variant = (torch.empty((), device="meta"),) * given or tuple(map(as_input, values)), None
     try:
         if function.native is not True:
             variant = find_variant(function, (x, *known), described)
@@ -105,6 +106,10 @@ def call_of_activation(
         function.recipe.give_up(error.error)
     if hides and has_static_numbers(in_force):
         raise Question(NUMBERS)
+    if variant is None and any(isinstance(value, Moving) for value in values):
+        raise MultigradError(
+            f"{in_force.specialization.subject} runs as it is, on numbers, under one that moves"
+        )
     if variant is None:  # it runs as it is
         rest = slice(first, first + (given or len(tensors)))  # what xg.jit hides comes before
         return as_it_is(function, in_force, rest, kind)
@@ -115,7 +120,7 @@ def call_of_activation(
         words = [f"hidden[0][{i}]" for i in range(len(values))]
     else:
         hidden = (f"hidden[{i}]" for i in itertools.count(first))
-        words = [next(hidden) if is_tensor(value) else write(value) for value in values]
+        words = [next(hidden) if may_change(value) else write(value) for value in values]
     if not variant.graphs.is_random:
         names = {}
     elif jitted and in_force.counter is not None:
@@ -125,6 +130,11 @@ def call_of_activation(
         names = draw(in_force.draws, words)
     call = emit_call(variant, words, names, TAKEN)
     return replace(call, kind=kind, tensors=tensors)
+
+
+def as_input(value: Any) -> Any:
+    """Return for a number that moves a tensor that has no value to be looked at."""
+    return torch.empty((), device="meta") if isinstance(value, Moving) else value
 
 
 def has_static_numbers(in_force: RuleInForce) -> bool:
@@ -142,7 +152,7 @@ def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str)
 
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         tensors = iter(hidden[given])
-        values = [next(tensors) if every or is_tensor(value) else value for value in fixed]
+        values = [next(tensors) if every or may_change(value) else value for value in fixed]
         return function.entry_on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
     # Dynamo reads plain functions and tensors only.
@@ -185,6 +195,9 @@ def call_of_function(function: Function, described: Any) -> Call:
         raise MultigradError(f"function {function.name!r} runs as it is")
     args, kwargs = restore(described)
     given, nesting = flatten(args, kwargs)
+    if any(isinstance(value, Moving) for value in function.defaults):
+        message = f"{function.recipe.subject} has numbers that move for defaults, no constants"
+        raise NotCaptured(TraceError(message))
     leaves, tree = function.complete(given, nesting)
     if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"

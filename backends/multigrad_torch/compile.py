@@ -35,7 +35,7 @@ from .calls import (
     call_of_function,
     reads,
 )
-from .mirror import EPOCH, HIDDEN, JIT, MIRROR, check_mirror
+from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
 from .numbering import number_application, serial
 
 Tensor: TypeAlias = Any
@@ -81,6 +81,8 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
     elif FRAMED in kind:
         values = MIRROR.tensors
     for value in values:
+        if isinstance(value, Cell):
+            value = value.tensor[0]
         hidden = (*hidden, value.to(x.dtype) if x.ndim == 0 else value)
     return run(name, x, n, *hidden)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.active.draws import Draws
+from multigrad.active.present import all_at_present
 from multigrad.backend.discovery import load_backend
 from multigrad.backend.values import key_for
 from multigrad.context import CURRENT, ActiveRules, RuleInForce
@@ -30,7 +31,7 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
-        active = CURRENT.get()
+        active = all_at_present(CURRENT.get(), load_backend("torch"))
         hidden = hide(active.activations)
         structure = f"{hidden.token}~{EPOCH.text}"
         if structure not in compiled:
@@ -85,6 +86,8 @@ def in_force(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
     in_force, applied = active.activations, Applied()
     before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
     with ExitStack() as stack:
+        if active is not CURRENT.get():  # what a graph break leaves to eager code reads it too
+            stack.callback(CURRENT.reset, CURRENT.set(active))
         if in_force is not None and in_force.counter is not None:
             # What a graph break leaves to eager code goes on counting where compiled code is.
             counter = SharedCounter(in_force.counter.count, applied)

@@ -9,12 +9,14 @@ so are its numbers and its key.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.active.moving import Moving
 from multigrad.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.errors import StaleTraceError
 
@@ -32,7 +34,7 @@ class Mirror(threading.local):
         self.token = ""  # of the active rules; under xg.jit, without the numbers
         self.exact = ""  # under xg.jit, with the numbers
         self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
-        self.tensors: tuple[Tensor, ...] = ()  # those among the params of the rule in force
+        self.tensors: tuple[Any, ...] = ()  # those among the params of the rule in force
         self.applied = Applied()
 
 
@@ -51,6 +53,7 @@ class Epoch:
 
 
 MIRROR = Mirror()
+_filling = threading.Lock()
 EPOCH = Epoch()
 
 
@@ -73,11 +76,59 @@ def on_tensors(active: ActiveRules) -> None:
     MIRROR.tensors = tensors_in(active.activations)
 
 
-def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor, ...]:
-    """Return the params that may change in place, as tensors."""
+def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor | Cell, ...]:
+    """Return the params that may change, tensors in place."""
     if in_force is None or not in_force.has_tensors:
         return ()
-    return tuple(value for value in in_force.values if isinstance(value, torch.Tensor))
+    return tuple(cell_of(value) for value in in_force.values if may_change(value))
+
+
+def may_change(value: Any) -> bool:
+    """Return whether a param is an input of compiled code, not a literal."""
+    return isinstance(value, torch.Tensor | Moving)
+
+
+class Cell:
+    """What stands now for a number that moves, as compiled code reads it: another tensor when it
+    has moved, as what a graph keeps for backward is not to change.
+    """
+
+    def __init__(self, moving: Moving) -> None:
+        self.fill(moving.value)
+
+    def fill(self, number: float) -> None:
+        """Hold a number."""
+        # One axis: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
+        self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
+
+
+CELLS: weakref.WeakKeyDictionary[Moving, Cell] = weakref.WeakKeyDictionary()
+
+
+def cell_of(value: Tensor | Moving) -> Tensor | Cell:
+    """Return the one cell of a number that moves; a tensor as it is."""
+    if not isinstance(value, Moving):
+        return value
+    cell = CELLS.get(value)
+    if cell is None:
+        cell = CELLS.setdefault(value, Cell(value))
+        cell.fill(value.value)  # it may have moved meanwhile
+    return cell
+
+
+def on_move(moving: Moving) -> None:
+    """Show compiled code a number that has moved."""
+    cell = CELLS.get(moving)
+    if cell is not None:
+        with _filling:  # what is shown last must be what stands there last
+            cell.fill(moving.value)
+
+
+def is_tracing() -> bool:
+    """Return whether Dynamo reads along, or a call of `xg.jit` runs, whose numbers are those of its
+    beginning.
+    """
+    return torch.compiler.is_compiling() or bool(MIRROR.hidden)
 
 
 def on_register(epoch: int) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from multigrad.active.present import all_at_present
 from multigrad.context import CURRENT, EMPTY, ActiveRules
 
 from .hooks import note_regions
@@ -87,7 +88,7 @@ class Forwards:
         note_regions()
         if not torch.is_grad_enabled():  # an evaluation before backward does not count
             return
-        active = CURRENT.get()
+        active = all_at_present(CURRENT.get())
         era = era_of(active)
         self.is_half = torch._C._is_any_autocast_enabled() and any(map(is_half, DEVICES))
         if not self.notes or self.notes[-1][0] != era:
@@ -176,7 +177,7 @@ def mark_outputs(module: nn.Module, inputs: Any, outputs: Any) -> None:
     """Tie a module's outputs to the rules of its forward, which has just ended."""
     if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return
-    mark = Mark(era_of(CURRENT.get()))
+    mark = Mark(era_of(all_at_present(CURRENT.get())))
     for output in pytree.tree_leaves(outputs):
         if isinstance(output, torch.Tensor) and output.grad_fn is not None:
             output.register_hook(mark)

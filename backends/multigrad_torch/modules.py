@@ -12,12 +12,14 @@ from multigrad.errors import RuleError
 from multigrad.ground.fixed import FixedParams
 from multigrad.in_force.activation import Activation as AnyActivation
 from multigrad.rulebook.rule import Rule
+from multigrad.schedule import Schedule
 
 from .attach import tracing_state, warn_of_trace
 from .compile import call_activation
 from .hooks import is_forward_mode_enabled, note_regions, top_hooks
 from .primitives import find_primitive
 
+COUNT = "_count"  # how the name of a schedule's step ends in a state_dict
 is_compiling = torch.compiler.is_compiling
 
 
@@ -41,7 +43,8 @@ class Activation(nn.Module):
     Attributes:
         spiking: whether it gives what its name says; see `set_spiking_mode`.
 
-    The params of the own rule are attributes too: `act.alpha`, which may be assigned.
+    The params of the own rule are attributes too: `act.alpha`, which may be assigned. The step of
+    one that is a schedule (`xg.schedule`) is part of `state_dict()`.
 
     Shape: input and output `(*)`, any float dtype.
 
@@ -102,6 +105,49 @@ class Activation(nn.Module):
         except RuleError:  # its name means nothing any more, which the next forward says
             own = None
         return {} if own is None else own.bound_rule.params
+
+    # torch writes an `_extra_state` for each class that has one; a schedule's step is there only
+    # where there is a schedule, and as a tensor, which every format of checkpoints takes.
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, schedule in self._schedules().items():
+            destination[f"{prefix}{name}{COUNT}"] = torch.tensor(schedule.count, device="cpu")
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: Any,
+        unexpected_keys: Any,
+        error_msgs: Any,
+    ) -> None:
+        schedules = {f"{prefix}{n}{COUNT}": each for n, each in self._schedules().items()}
+        own = {key: state_dict[key] for key in schedules if key in state_dict}
+        others = {key: value for key, value in state_dict.items() if key not in own}
+        super()._load_from_state_dict(
+            others,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys=missing_keys,
+            unexpected_keys=unexpected_keys,
+            error_msgs=error_msgs,
+        )
+        for key, schedule in schedules.items():
+            if key in own:
+                schedule.load_state_dict({"count": own[key]})
+            elif strict:
+                missing_keys.append(key)
+
+    def _schedules(self) -> dict[str, Schedule]:
+        """Return the schedules among the own rule's params, those of its parts too, by name."""
+        own = None if self._activation.rule is None else self._activation.own_in_force()
+        if own is None:
+            return {}
+        pairs = zip(own.specialization.runtime, own.values, strict=True)
+        return {name: value for name, value in pairs if isinstance(value, Schedule)}
 
     def set_spiking_mode(self, spiking: bool) -> None:
         """Let a step spike, or (False) give the function whose derivative its rule is, with torch's

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
+from multigrad.active.moving import settle
 from multigrad.errors import RuleError
 from multigrad.in_force.activation import Activation
 
@@ -150,4 +151,5 @@ def find_primitive(activation: Activation) -> tuple[Callable[..., Tensor], dict[
         raise RuleError(
             f"activation {activation.forward.name!r} gives no spikes, so it has no other mode"
         )
-    return PRIMITIVES[name], own.bound_rule.params
+    params = own.bound_rule.params
+    return PRIMITIVES[name], {name: settle(value) for name, value in params.items()}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend.events import tell_depend, tell_read
+from .moving import Moving, NumberRead
 from .rules import CURRENT, RuleInForce
 
 RULE_IN_FORCE = "rule in force"
@@ -61,6 +62,11 @@ def reading() -> Iterator[Meanings]:
         _READING.reset(reset)
 
 
+def is_collecting() -> bool:
+    """Return whether readings are being collected: of a capture, or of a rule that is looked up."""
+    return _READING.get() is not None
+
+
 def note(meanings: Mapping[str, Any]) -> None:
     """Add readings to those that are being collected."""
     collecting = _READING.get()
@@ -104,10 +110,18 @@ def look_up(fact: str) -> Any:
     in_force = CURRENT.get().activations
     # Which numbers a key gives is no matter of a graph.
     keyed = "@" if in_force is not None and in_force.counter is not None else ""
-    meaning = "" if in_force is None else in_force.bound_rule.token + keyed
+    meaning = "" if in_force is None else in_force.bound_rule.token + keyed + numbers_of(in_force)
     note({fact: meaning})
     tell_read()
     return meaning
+
+
+def numbers_of(in_force: RuleInForce) -> str:
+    """Return as text what stands now for the numbers that move in a rule in force."""
+    moving = [value for value in in_force.values if isinstance(value, Moving)]
+    for each in moving:
+        tell_depend(NumberRead(each, each.value))
+    return "".join(f"[{each.value!r}]" for each in moving)
 
 
 def is_read(fact: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .draws import Draws
+from .moving import Moving
 
 # A `BoundRule` and a `Specialization` of rulebook/specialization.py: what stands below rules holds
 # them, and reads a token, values and what of them decides about draws.
@@ -18,7 +19,7 @@ BoundRule = Any
 Specialization = Any
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class RuleInForce:
     """A rule in force: it with its params, and where its random draws come from; never changed.
 
@@ -26,7 +27,9 @@ class RuleInForce:
         token: equal for equal meaning.
         specialization: the rule with its static params.
         values: the run-time params, in the order of `specialization.runtime`.
-        has_tensors: whether a param is a tensor, which may change in place.
+        has_tensors: whether a param is a tensor, which may change in place, or a number that moves.
+        moves: whether one is a number that moves: `present.at_present` says what stands for it now.
+        present: the rule with what stood for them last.
         alone: the active rules where it is in force for all, made once for a name.
     """
 
@@ -36,12 +39,29 @@ class RuleInForce:
     specialization: Specialization = field(init=False)
     values: tuple[Any, ...] = field(init=False)
     has_tensors: bool = field(init=False)
+    moves: bool = field(init=False)
+    present: RuleInForce | None = field(init=False, default=None)
     alone: ActiveRules | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.token = self.bound_rule.token + key_token(self.draws)
         self.specialization, self.values = self.bound_rule.specialization, self.bound_rule.values
         self.has_tensors = any(type(value) is not float for value in self.values)
+        self.moves = self.has_tensors and any(isinstance(value, Moving) for value in self.values)
+        if self.moves:
+            for value in self.values:
+                if isinstance(value, Moving):
+                    value.hold(self)
+
+    def with_numbers(self, bound_rule: BoundRule, values: tuple[Any, ...]) -> RuleInForce:
+        """Return this rule in force with numbers for all that moves; quickly, as each step does."""
+        other = RuleInForce.__new__(RuleInForce)
+        other.bound_rule, other.values = bound_rule, values
+        other.token = bound_rule.token + key_token(self.draws)
+        other.draws, other.specialization = self.draws, self.specialization
+        other.has_tensors = any(type(value) is not float for value in values)
+        other.moves, other.present, other.alone = False, None, None
+        return other
 
     @property
     def key(self) -> Any:
@@ -64,6 +84,7 @@ class ActiveRules:
         hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach
             by themselves.
         names_params: whether the rule for parameters is that of such a `use`.
+        present: these with what stood last for their numbers that move.
     """
 
     activations: RuleInForce | None = None
@@ -71,6 +92,7 @@ class ActiveRules:
     token: str = ""
     hooks_params: bool = False
     names_params: bool = False
+    present: ActiveRules | None = None
 
     def word(self, scope: str) -> str:
         """Return what the token says about one scope, "activations" or "params"."""

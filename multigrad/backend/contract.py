@@ -235,6 +235,16 @@ class Compiler:
     """A layer holds something else: nothing may be used again that was compiled before and
     `on_read` does not guard."""
 
+    is_tracing: Callable[[], bool] | None = None
+    """Whether what runs now is traced, so that a change made by it would be made once."""
+
+    follow: Callable[[Any], Tensor | None] | None = None
+    """(moving) -> where code is traced, a 0-d tensor that has the number at each run of it; None
+    where it is not, or has none such: then `on_depend` is told of the number."""
+
+    on_move: Callable[[Any], None] | None = None
+    """(moving): a number has moved, of which `on_depend` may have been told."""
+
     forget_traces: Callable[[Iterable[Tensor]], None] | None = None
     """(variables): a model that holds these has other rules, and code that was compiled with it,
     where neither its guards nor `on_replace` tell, is compiled anew."""

@@ -26,6 +26,9 @@ ReaderRow = tuple[tuple[type, ...], Callable[[], bool], Callable[..., Any]]
 EVERY_READER: list[ReaderRow] = []
 READERS: dict[type, tuple[ReaderRow, ...]] = {}  # for exactly these types of tensors
 FUNCTION_READERS: list[Reader] = []
+# Likewise, of all loaded compilers: who is asked, and told, at each step of a number that moves.
+IS_TRACING: list[Callable[[], bool]] = []
+ON_MOVE: list[Callable[[Any], None]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,9 @@ def index_readers() -> None:
         READERS.update(dict.fromkeys(backend.tensors.types, own))
     rows.sort(key=lambda row: not row[1].reads_code)
     functions.sort(key=lambda reader: not reader.reads_code)
+    compilers = [backend.compiler for backend in loaded()]
+    IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
+    ON_MOVE[:] = [each.on_move for each in compilers if each.on_move is not None]
     EVERY_READER[:] = [_row(*row) for row in rows]
     FUNCTION_READERS[:] = functions
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from .discovery import in_use, loaded
+from .discovery import IS_TRACING, ON_MOVE, in_use, loaded
 
 Leave = Callable[[], None]
 
@@ -66,3 +66,19 @@ def tell_registered(epoch: int) -> None:
     for backend in loaded():
         if backend.compiler.on_register is not None:
             backend.compiler.on_register(epoch)
+
+
+def tell_moved(moving: Any) -> None:
+    """Tell all loaded compilers, and what follows it, that a number has moved."""
+    for on_move in ON_MOVE:
+        on_move(moving)
+    for follower in moving.all_following():
+        follower.on_move(moving)
+
+
+def is_tracing() -> bool:
+    """Return whether a loaded compiler traces what runs now, to run it again as it is then."""
+    for ask in IS_TRACING:  # noqa: SIM110  (a loop, which Dynamo reads)
+        if ask():
+            return True
+    return False

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..active.draws import FREE, Draws
+from ..active.present import at_present
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
 from ..calls.arguments import Layout, flatten, one_backend, owner_of, unwrap
@@ -95,6 +96,7 @@ def call_activation(
             return plain(forward, host, x)(x)
         function, leaves, draws = put_under(None, forward), [x], FREE
     else:
+        in_force = at_present(in_force, host)
         bound_rule, draws = in_force.bound_rule, in_force.draws
         function, leaves = put_under(bound_rule.specialization, forward), [x, *bound_rule.values]
         if guest == host.name:

@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..active.moving import Moving
+from ..active.present import now
 from ..errors import RuleTypeError, suggest
 from ..ground.fixed import FixedParams
-from .arguments import positional_names
+from .arguments import flatten, owner_of, positional_names, unwrap
 
 
 class BoundFunction:
@@ -20,7 +22,7 @@ class BoundFunction:
         params: the values, by name.
     """
 
-    __slots__ = ("_last", "_named", "_rest", "function", "name", "params")
+    __slots__ = ("_last", "_moves", "_named", "_rest", "function", "name", "params")
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class BoundFunction:
         self._last = tuple(params[name] for name in names[-len(params) :]) if is_last else ()
         self._rest = len(names) - len(params) if is_last else -1
         self._named = dict(params)
+        self._moves = any(isinstance(value, Moving) for value in params.values())
 
     def __repr__(self) -> str:
         return f"<Function {self.name} with {dict(self.params)}>"
@@ -63,6 +66,12 @@ class BoundFunction:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the Function for the rest of them."""
+        last, named = self._last, self._named
+        if self._moves:
+            owners = map(owner_of, map(unwrap, flatten(args, dict(kwargs))[0]))
+            owner = next((each for each in owners if each is not None), None)
+            last = tuple(now(value, owner) for value in last)
+            named = {name: now(value, owner) for name, value in named.items()}
         if len(args) == self._rest:  # else a default may stand between
-            return (*args, *self._last), dict(kwargs)
-        return args, {**self._named, **kwargs}
+            return (*args, *last), dict(kwargs)
+        return args, {**named, **kwargs}

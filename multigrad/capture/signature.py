@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..active.moving import Moving
 from ..errors import RuleTypeError, suggest
 
 REQUIRED = inspect.Parameter.empty
@@ -159,7 +160,10 @@ def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
 
 
 def _run_time_value(rule: str, param: Param, value: Any) -> Any:
-    """Return a float, or a scalar tensor as it is."""
+    """Return a float, or a scalar tensor or a number that moves as it is."""
+    if isinstance(value, Moving):
+        value.take(f"param {param.name!r} of rule {rule!r}")
+        return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)

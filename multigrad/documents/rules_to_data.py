@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..active.moving import Moving
 from ..backend.values import concrete_number
 from ..capture.signature import REQUIRED, Param
 from ..errors import MultigradError, TraceError
@@ -78,6 +79,12 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
 
 
 def _encode_param_value(rule: Rule, name: str, value: Any) -> Data:
+    if isinstance(value, Moving):
+        raise TraceError(
+            f"rule {rule.name!r}: param {name!r} is bound to a number that moves, which a document "
+            "does not hold. Save the rule without it and the schedule by its to_dict(), or bind "
+            "schedule.value"
+        )
     if hasattr(value, "shape"):
         value = concrete_number(value)
         if value is None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..active.draws import Draws
 from ..active.identity import value_key
+from ..active.present import now
 from ..active.reads import is_in_force
 from ..backend.contract import Backend
 from ..calls.arguments import PLAIN, Layout, flatten, one_backend, owner_of, unwrap
@@ -64,14 +65,15 @@ class Entries(Captured):
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
         given = [unwrap(leaf) for leaf in leaves]
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
-        as_arrays = not any(owner_of(leaf) for leaf in given)
+        owner = next((each for each in map(owner_of, given) if each is not None), None)
+        as_arrays = owner is None
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
         if as_arrays and not wrapped and self.parameters is not None:
             args, kwargs = optree.tree_unflatten(nesting, given)
             self.parameters.bind(*args, **kwargs)  # says which argument is missing
-        given, tree = self.complete(given, nesting)
+        given, tree = self.complete(given, nesting, owner)
         layout = self.recipe.lay_out(self.parameters, given, tree)
         backend = one_backend(self.name, layout, given)
         inner = self._entry_for(layout, backend, given)
@@ -81,16 +83,23 @@ class Entries(Captured):
 
         def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
-            return inner.run(self.complete(opened, nesting)[0], draws)
+            return inner.run(self.complete(opened, nesting, backend)[0], draws)
 
         return Entry(run_opened)
+
+    @property
+    def defaults(self) -> tuple[Any, ...]:
+        """What a call may leave out, and numbers that move among it."""
+        return self._defaults
 
     @property
     def completes(self) -> bool:
         """Whether calls may leave arguments out."""
         return bool(self._defaults)
 
-    def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call by position, what it leaves out filled in, and their
         nesting.
         """
@@ -99,7 +108,7 @@ class Entries(Captured):
         args, kwargs = optree.tree_unflatten(tree, leaves)
         bound = self.parameters.bind(*args, **kwargs)
         bound.apply_defaults()
-        return flatten(bound.args, {})
+        return flatten(tuple(now(value, backend) for value in bound.args), {})
 
     def entry_on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return what runs a call whose layout is always the same but for the dtype of its first

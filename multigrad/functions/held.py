@@ -222,7 +222,9 @@ class OfObject(Function):
         """Whether calls leave arguments out: those of the object."""
         return True
 
-    def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call with those of the object, and their nesting."""
         args, kwargs = optree.tree_unflatten(tree, leaves)
         if STATE in kwargs:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from .. import registry
 from ..active.draws import FREE
+from ..active.present import at_present
 from ..active.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use
@@ -41,7 +42,7 @@ class Activation:
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = (
-        "__weakref__", "_latest", "_own", "_params", "_rule", "_valued", "forward", "key",
+        "__weakref__", "_latest", "_met", "_own", "_params", "_rule", "_valued", "forward", "key",
         "runtime",
     )  # fmt: skip
 
@@ -63,6 +64,7 @@ class Activation:
         # The epoch, what was looked up in it, and the names read: one tuple, as `_latest`.
         self._own: tuple[int, RuleInForce | None, tuple[Lookup, ...]] = (-1, None, ())
         self._latest: tuple[Any, ...] = (None, None, None, None)
+        self._met: RuleInForce | None = None  # with numbers that move, as they were last
         # Likewise: what acts, the values, it with them.
         self._valued: tuple[Any, ...] = (None, None, None)
         in_use()  # compilers can neither read the discovery of backends nor load one
@@ -135,6 +137,15 @@ class Activation:
             return function(x)
         return self._look_up(x, in_force)
 
+    def _apply_present(self, x: Tensor, in_force: RuleInForce) -> Tensor:
+        """Apply under what stood a moment ago for numbers that move: what is looked up for them is
+        remembered when they are met again.
+        """
+        if in_force is self._met:
+            return self._apply(x, in_force)
+        self._met = in_force
+        return self.apply_as(x, in_force)
+
     def call_with(self, x: Tensor, values: tuple[Any, ...]) -> Tensor:
         """Return the activation of x under the own rule with these values of its run-time params.
 
@@ -178,8 +189,9 @@ class Activation:
 
     def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
         """Return the activation of x under a rule that the caller gives."""
-        backend, bound_rule = backend_of(x), in_force.bound_rule
+        backend = backend_of(x)
         self.tell(backend)
+        bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
         entry = put_under(bound_rule.specialization, self.forward).entry_on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
@@ -191,6 +203,8 @@ class Activation:
         if isinstance(x, Value):
             return self._record(x, in_force)
         backend = backend_of(x)
+        if in_force is not None and in_force.moves:
+            return self._apply_present(x, at_present(in_force, backend))
         self.tell(backend)
         if in_force is None:
             function = plain(self.forward, backend, x)
@@ -234,6 +248,7 @@ class Activation:
             note_name(lookup.name, lookup.number)
         if in_force is None:
             return put_under(None, self.forward).inline(*flatten((x,), {}))
+        in_force = at_present(in_force)
         numbers = [read_number(value) for value in in_force.values]
         if None in numbers:
             advice = x.trace.words.advise("give the param to the function as an argument")

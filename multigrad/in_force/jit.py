@@ -1,8 +1,8 @@
 """`xg.jit`: the framework's compiler, keyed by the rule in force.
 
 What follows `jit` serves the backends: the rules in force are cut into what is fixed in compiled
-code and what is hidden among its arguments: the numbers, the key, and how many applications were
-made before.
+code and what is hidden among its arguments: the numbers, those that move among them, the key, and
+how many applications were made before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..active.draws import FREE, Draws
+from ..active.moving import Moving
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
 from ..context import ActiveRules, RuleInForce
@@ -29,7 +30,7 @@ def jit(
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
-    retrace.
+    retrace; so is what a schedule (`xg.schedule`) stands at, also that of a layer's own rule.
 
     Example:
         >>> step = xg.jit(step)
@@ -148,11 +149,16 @@ def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
     return frozenset(f.removeprefix(prefix) for f in specialization.facts if f.startswith(prefix))
 
 
-def fixed(cut: Cut, epoch: int | str) -> str:
-    """Return as text what is fixed in compiled code."""
+def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
+    """Return as text what is fixed in compiled code.
+
+    Args:
+        moving: the numbers that move which it takes besides.
+    """
     words = [_fixed(rule, names) for rule, names in zip(cut.rules, cut.looked_at, strict=True)]
     both = cut.active.params is cut.active.activations
-    return f"{words[0]} | {'=' if both else words[1]} ~{epoch}"
+    taken = "".join([f" {each.serial}" for each in moving])
+    return f"{words[0]} | {'=' if both else words[1]} ~{epoch}{taken}"
 
 
 def _fixed(in_force: RuleInForce | None, looked_at: frozenset[str]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import ops
 from ..active.draws import FREE, Draws
+from ..active.present import at_present
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among
 from ..calls.arguments import Layout, flatten, owner_of, unwrap
@@ -133,6 +134,7 @@ def _by_capture(
         in_force = f.in_force()
         specialization, values, draws = None, (), FREE
         if in_force is not None:
+            in_force = at_present(in_force, backend)
             specialization, values = in_force.specialization, in_force.values
             draws = in_force.draws
         function = put_under(specialization, f.forward)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import random
+from ..active.present import at_present
 from ..backend.contract import Backend
 from ..backend.discovery import backends, load_backend
 from ..calls.arguments import Layout
@@ -194,7 +195,7 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
     in_force = act.in_force() if isinstance(act, Activation) else None
     if in_force is None:
         return act, nullcontext()
-    bound_rule = in_force.bound_rule
+    bound_rule = at_present(in_force).bound_rule
     return Activation(act.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
 
 
@@ -235,7 +236,7 @@ def _graphs(
         return variant.graphs, _numbers_of(variant.layout, subject.function, inputs.leaves)
     in_force = subject.call.in_force()
     specialization = None if in_force is None else in_force.specialization
-    values = () if in_force is None else in_force.values
+    values = () if in_force is None else at_present(in_force).values
     function = put_under(specialization, subject.call.forward)
     try:
         variant = capture_example(function, arrays[0], *values)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..active.moving import Moving
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.emitted import Attached
@@ -142,6 +143,12 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
     else:
         bound_rule = rule if isinstance(rule, BoundRule) else resolve(rule).bound_rule()
         values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
+        moving = next((name for name, value in values.items() if isinstance(value, Moving)), None)
+        if moving is not None:
+            raise RuleTypeError(
+                f"{bound_rule.specialization.subject}: param {moving!r} follows a schedule, and "
+                "what is lowered holds numbers; give it schedule.value"
+            )
         try:
             graphs = RuleUnder(bound_rule.specialization, row).graphs({})
         except NeedsConcrete as need:

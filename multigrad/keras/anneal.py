@@ -14,6 +14,7 @@ from typing import Any, Literal
 import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
+from ..schedule import Schedule
 from .layer import Activation
 from .params import RuleParams
 from .steps import fetch_state
@@ -28,18 +29,26 @@ class Anneal(keras.callbacks.Callback):
 
     The param is a Variable, so the compiled step stays as it is.
 
+    Where params of the model were given as schedules, `Anneal()` steps those after each batch:
+
+        >>> width = xg.schedule.cosine(2.0, 0.5, steps=1000)
+        >>> layer = multigrad.keras.Activation("Heaviside", "triangular", {"width": width})
+        >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal()])
+
     Args:
         param: the param's name, such as "width". It is set in every `Activation` of the model whose
             rule has it, in layers' activations too, and in an optimizer made by
-            `apply_to_gradients`.
+            `apply_to_gradients`. None: every param that was given as a schedule.
         schedule: the value for a step: a function of how many batches the model's optimizer has
             been given (of how many epochs, with `per="epoch"`), counted from 0 and on in the next
-            `fit`.
+            `fit`. A schedule of `xg.schedule` is such a function, and is set to that count. None:
+            the schedules that the param was given as, each stepped by its own count.
         layers: only these, by name or as objects.
         per: "batch" or "epoch".
 
     Raises:
-        RuleError: no layer has the param, or none of that name is there (when `fit` begins).
+        RuleError: no layer has the param, or none of that name is there, or none follows a
+            schedule (when `fit` begins).
         RuleTypeError: the schedule is no function, or gives no number (at that step), or the param
             is part of the rule's code, so that it is no Variable.
         RuleValueError: `per` is another word.
@@ -47,13 +56,20 @@ class Anneal(keras.callbacks.Callback):
 
     def __init__(
         self,
-        param: str,
-        schedule: Callable[[int], float],
+        param: str | None = None,
+        schedule: Callable[[int], float] | None = None,
         layers: Iterable[Any] | None = None,
         per: Literal["batch", "epoch"] = "batch",
     ) -> None:
         super().__init__()
-        if not callable(schedule):
+        if schedule is None and callable(param):
+            raise RuleTypeError(
+                f"Anneal takes the param's name first, got {param!r:.60}; write "
+                "Anneal('width', schedule)"
+            )
+        if (schedule is not None or param is not None) and not isinstance(param, str):
+            raise RuleTypeError(f"Anneal takes the name of a param, got {param!r:.60}")
+        if schedule is not None and not callable(schedule):
             raise RuleTypeError(
                 f"Anneal({param!r}, ...) needs a function of the step, got {schedule!r}; write "
                 "lambda step: 0.99**step"
@@ -67,30 +83,50 @@ class Anneal(keras.callbacks.Callback):
         self.step = 0
         self._first_of_execution = 0
         self._variables: list[Any] = []
+        self._schedules: list[Schedule] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Find the Variables."""
         optimizer = getattr(self.model, "optimizer", None)
         self.step = 0 if optimizer is None else int(optimizer.iterations)
-        self._variables = find_variables(self.model, self.param, self.layers)
+        if self.schedule is None:
+            self._schedules = find_schedules(self.model, self.param, self.layers)
+        elif self.param is not None:
+            self._variables = find_variables(self.model, self.param, self.layers)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Set the param for an epoch."""
+        if self.per == "epoch" and self.schedule is not None:
+            self._assign(self.schedule, epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Step the schedules."""
         if self.per == "epoch":
-            self._assign(epoch)
+            self._step(1)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the param for a step."""
         self._first_of_execution = batch
-        if self.per == "batch":
-            self._assign(self.step)
+        if self.per == "batch" and self.schedule is not None:
+            self._assign(self.schedule, self.step)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the steps that ran: several, with `steps_per_execution`."""
-        self.step += batch - self._first_of_execution + 1
+        made = batch - self._first_of_execution + 1
+        self.step += made
+        if self.per == "batch":
+            self._step(made)
 
-    def _assign(self, step: int) -> None:
-        value = self.schedule(step)
+    def _step(self, number: int) -> None:
+        if self._schedules:
+            fetch_state([self.model])
+        for schedule in self._schedules:
+            schedule.step(number)
+
+    def _assign(self, schedule: Callable[[int], float], step: int) -> None:
+        value = schedule(step)
+        if isinstance(schedule, Schedule):
+            schedule.load_state_dict({"count": step})
         if not isinstance(value, Real) and getattr(value, "shape", None) != ():
             raise RuleTypeError(
                 f"Anneal({self.param!r}): the schedule gave {value!r} at {self.per} {step}, "
@@ -101,6 +137,45 @@ class Anneal(keras.callbacks.Callback):
             variable.assign(float(value))
 
 
+def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
+    """Return the params in a model by who has them, of the layers of these names.
+
+    Raises:
+        RuleError: there is no such layer.
+    """
+    holders = dict(find_params(model))
+    if names is None:
+        return holders
+    for name in names:
+        if name not in holders:
+            raise RuleError(
+                f"the model has no layer {name!r} with a rule"
+                f"{suggest(str(name), list(holders))} "
+                f"(layers with a rule: {', '.join(holders) or 'none'})"
+            )
+    return {name: holders[name] for name in names}
+
+
+def find_schedules(model: Any, param: str | None, names: list[str] | None) -> list[Schedule]:
+    """Return the schedules that a param in a model was given as, each once; None: any param.
+
+    Raises:
+        RuleError: there are none.
+    """
+    found: dict[int, Schedule] = {}
+    for params in find_holders(model, names).values():
+        for name, schedule in params.schedules.items():
+            if param in (None, name):
+                found[schedule.serial] = schedule
+    if not found:
+        which = "no param" if param is None else f"no param {param!r}"
+        raise RuleError(
+            f"{which} in the model was given as a schedule, so there is nothing to step; write "
+            "params={'width': xg.schedule.linear(...)} or Anneal('width', schedule)"
+        )
+    return list(found.values())
+
+
 def find_variables(model: Any, param: str, names: list[str] | None) -> list[Any]:
     """Return the Variables of that param in a model, in the layers of these names.
 
@@ -108,16 +183,7 @@ def find_variables(model: Any, param: str, names: list[str] | None) -> list[Any]
         RuleError: there are none.
         RuleTypeError: it is part of a rule's code.
     """
-    holders = dict(find_params(model))
-    if names is not None:
-        for name in names:
-            if name not in holders:
-                raise RuleError(
-                    f"the model has no layer {name!r} with a rule"
-                    f"{suggest(str(name), list(holders))} "
-                    f"(layers with a rule: {', '.join(holders) or 'none'})"
-                )
-        holders = {name: holders[name] for name in names}
+    holders = find_holders(model, names)
     having = {name: params for name, params in holders.items() if param in params}
     if not having:
         known = sorted({each for params in holders.values() for each in params})

@@ -14,12 +14,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from .. import schedule as schedules
 from ..backend.discovery import entry_points, load_backend
 from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
 from ..registry import compose, get, resolve, rules
 from ..rulebook.rule import Rule
 from ..saving.files import from_dict
+from ..schedule import Schedule
 
 RuleData = Any  # None, a name, or one of the forms above
 OWN = "multigrad.rules."
@@ -100,6 +102,8 @@ def _as_json(name: str, value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [_as_json(name, item) for item in value]
+    if isinstance(value, Schedule):
+        return value.to_dict()
     number = concrete_number(value)
     if number is None:
         raise RuleTypeError(
@@ -244,4 +248,6 @@ def read_params(data: Any) -> dict[str, Any]:
 
 
 def _from_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return schedules.from_dict(value)
     return tuple(_from_json(item) for item in value) if isinstance(value, list) else value

@@ -32,7 +32,7 @@ from ..rulebook.rule import BoundRule, Rule
 from .base import HoldingLayer
 from .config import describe_params, describe_rule, read_both
 from .function import describe_forward, read_forward
-from .params import Params, spread_defaults
+from .params import COUNT, Params, spread_defaults
 from .steps import fetch_state
 from .symbolic import infer_outputs
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
@@ -56,6 +56,7 @@ class Activation(HoldingLayer):
     `rule`, `params` and `backend` may be assigned at any time; the next step follows, on every
     Keras backend. The numbers among the params are non-trainable Variables:
     `layer.params["width"].assign(0.5)`, or the callback `Anneal`, changes them without a retrace.
+    One that is given as a schedule (`xg.schedule`) follows it: `Anneal()` steps it in `fit`.
 
     A layer without a rule follows `xg.use` around `fit` or `train_on_batch`. A train step that
     Keras has compiled follows a change on torch and jax; on TensorFlow it raises StaleTraceError
@@ -313,13 +314,12 @@ class Activation(HoldingLayer):
             # Saved without a rule, or with an object that stands in several layers: Keras saves it
             # with the first.
             return
-        if sorted(names) != sorted(self._params.variables):
+        if sorted(n for n in names if not n.endswith(COUNT)) != sorted(self._params.variables):
             raise RuleError(
                 f"layer {self.name!r} has the params {sorted(self._params.variables)}, the file "
                 f"has {sorted(names)}: it was saved with another rule. Assign layer.rule first"
             )
-        for name in names:
-            self._params.variables[name].assign(store[name])
+        self._params.load(store)
 
 
 @keras.saving.register_keras_serializable(package="multigrad")

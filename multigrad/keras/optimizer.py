@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..active.moving import Moving, settle
 from ..backend.discovery import backend_of
 from ..context import normalize_key
 from ..errors import RuleTypeError, RuleValueError
@@ -137,8 +138,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             self._key = None if found.draws is False else _draw_key()
         self._params = RuleParams(
             "the optimizer's rule",
-            {name: self._add_number(name, number) for name, number in found.numbers.items()},
+            {name: self._add_number(name, settle(each)) for name, each in found.numbers.items()},
             {name: value for name, value in found.params.items() if name not in found.numbers},
+            {name: value for name, value in found.params.items() if isinstance(value, Moving)},
         )
 
     def _add_number(self, name: str, number: float) -> Any:
@@ -242,8 +244,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     def load_own_variables(self, store: Any) -> None:
         """Load the rule's numbers."""
-        for name in set(self._params.variables) & set(store.keys()):
-            self._params.variables[name].assign(store[name])
+        self._params.load(store)
 
     def get_config(self) -> dict[str, Any]:
         """Return the optimizer as data, with the rule's numbers as they are now.
@@ -252,6 +253,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             RuleError: the rule cannot be saved.
         """
         numbers = {name: _plain(variable) for name, variable in self._params.variables.items()}
+        numbers.update(self._params.schedules)
         return {
             "name": self.name,
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),

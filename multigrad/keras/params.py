@@ -16,11 +16,15 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
-from ..errors import RuleError, suggest
+from ..active.moving import Moving, settle
+from ..errors import MultigradError, RuleError, RuleTypeError, suggest
 from ..rulebook.rule import BoundRule, Rule
+from ..schedule import Schedule
+from .steps import fetch_state
 from .tracing import HOST
 
 Tensor = Any
+COUNT = ":count"  # how the name of a schedule's count ends in a file
 
 
 class RuleParams(Mapping[str, Any]):
@@ -29,12 +33,54 @@ class RuleParams(Mapping[str, Any]):
     Attributes:
         variables: the Variables by name.
         settled: the others.
+        schedules: those that some of the Variables follow.
     """
 
-    def __init__(self, owner: str, variables: dict[str, Any], settled: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        owner: str,
+        variables: dict[str, Any],
+        settled: dict[str, Any],
+        schedules: Mapping[str, Moving] | None = None,
+    ) -> None:
         self._owner = owner
         self.variables = variables
         self.settled = settled
+        self.schedules: dict[str, Schedule] = {}
+        self.follow(schedules or {})
+
+    def follow(self, schedules: Mapping[str, Moving]) -> None:
+        """Let Variables follow these schedules from now on, and no others.
+
+        Raises:
+            RuleTypeError: the rule's code looks at the number.
+        """
+        for schedule in self.schedules.values():
+            schedule.unfollow(self)
+        self.schedules = {}
+        for name, schedule in schedules.items():
+            if name not in self.variables or not isinstance(schedule, Schedule):
+                raise RuleTypeError(
+                    f"{self._owner}: param {name!r} is part of the rule's code, so it cannot "
+                    "follow a schedule; pass a number"
+                )
+            self.schedules[name] = schedule
+            schedule.follow(self)
+
+    def on_move(self, moving: Moving) -> None:
+        """Take over where a schedule stands now."""
+        for name, schedule in self.schedules.items():
+            if schedule is moving:
+                self._set(name, schedule.value)
+
+    def _set(self, name: str, number: float) -> None:
+        variable = self.variables[name]
+        if getattr(variable, "_value", variable) is None:
+            raise MultigradError(
+                f"{self._owner}: param {name!r} is with a running step of fit, which would "
+                f"overwrite it: let the callback multigrad.keras.Anneal() step its schedule"
+            )
+        variable.assign(number)
 
     def __getitem__(self, name: str) -> Any:
         for params in (self.variables, self.settled):
@@ -55,9 +101,19 @@ class RuleParams(Mapping[str, Any]):
         return repr({**self.variables, **self.settled})
 
     def save(self, store: Any) -> None:
-        """Store the Variables by name."""
+        """Store the Variables by name, and how far their schedules are."""
         for name, variable in self.variables.items():
             store[name] = keras.ops.convert_to_numpy(variable.value)
+        for name, schedule in self.schedules.items():
+            store[name + COUNT] = np.asarray(schedule.count)
+
+    def load(self, store: Any) -> None:
+        """Load what was stored, as far as it is there."""
+        for name, schedule in self.schedules.items():
+            if name + COUNT in store.keys():  # noqa: SIM118  (Keras's store has no `in`)
+                schedule.load_state_dict({"count": int(np.asarray(store[name + COUNT]))})
+        for name in set(self.variables) & set(store.keys()):
+            self.variables[name].assign(store[name])
 
 
 class Owner(Protocol):
@@ -65,6 +121,7 @@ class Owner(Protocol):
 
     name: str
     params: Any
+    _traced_for: Any
 
 
 class Params(RuleParams):
@@ -87,6 +144,7 @@ class Params(RuleParams):
         self.given = dict(given)
         self._layer = layer
         self._defaults: dict[str, Any] = {}
+        self._bound: set[str] = set()  # Variables of what the rule has bound to a schedule
         # The Variable, if it is one, else the value.
         self._runtime: tuple[tuple[Any, Any], ...] = ()
         if rule is None or bound_rule is None:
@@ -98,12 +156,17 @@ class Params(RuleParams):
             if name in rule.bound:
                 continue
             if name in free:
-                self.variables[name] = add_variable(layer, name, float(value))
+                self.variables[name] = add_variable(layer, name, float(settle(value)))
             else:
                 self.settled[name] = value
+        pairs = [*zip(bound_rule.specialization.runtime, bound_rule.values, strict=True)]
+        moving = {name: value for name, value in pairs if isinstance(value, Moving)}
+        for name in moving.keys() & free - self.variables.keys():  # bound by `with_params`
+            self.variables[name] = add_variable(layer, name, moving[name].value)
+            self._bound.add(name)
+        self.follow(moving)
         if self.variables:
-            values = zip(bound_rule.specialization.runtime, bound_rule.values, strict=True)
-            self._runtime = tuple((self.variables.get(name), value) for name, value in values)
+            self._runtime = tuple((self.variables.get(name), value) for name, value in pairs)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self[name]  # says what there is
@@ -119,16 +182,26 @@ class Params(RuleParams):
     def assign(self, given: Mapping[str, Any], bound_rule: BoundRule) -> None:
         """Take what was given anew, and the Variables' values from the rule with it."""
         self.given = dict(given)
+        values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
         for name, variable in self.variables.items():
-            variable.assign(float(bound_rule.params[name]))
+            variable.assign(float(settle(values[name])))
+        self.follow({name: v for name, v in values.items() if isinstance(v, Moving)})
 
     def numbers(self) -> dict[str, Any]:
         """Return the params as they are now, the Variables as the numbers that they were given
         where they hold them.
         """
         known = {**self._defaults, **self.given}
-        found = {name: read_as_given(v, known[name]) for name, v in self.variables.items()}
+        found = {
+            name: self.schedules[name] if name in self.schedules else read_as_given(v, known[name])
+            for name, v in self.variables.items()
+            if name not in self._bound
+        }
         return {**found, **self.settled}
+
+    def _set(self, name: str, number: float) -> None:
+        fetch_state(self._layer._traced_for)
+        super()._set(name, number)
 
     def code(self) -> dict[str, Any]:
         """Return those params that were given and are part of the rule's code."""
@@ -137,7 +210,9 @@ class Params(RuleParams):
     def to_save(self) -> dict[str, Any]:
         """Return what a config holds: what was given, and what differs from its default now."""
         now = self.numbers()
-        changed = {k: now[k] for k in self.variables if now[k] != self._defaults.get(k)}
+        changed = {
+            k: now[k] for k in self.variables if k in now and now[k] != self._defaults.get(k)
+        }
         return {**{name: now[name] for name in self.given if name in now}, **changed}
 
 

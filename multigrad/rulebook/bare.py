@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import ops
 from ..active.identity import items_key
+from ..active.present import at_present
 from ..active.rules import RuleInForce
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among
@@ -42,6 +43,8 @@ EmittedRule = tuple[Callable[..., Any], bool, Mapping[str, str]]
 def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
     backend = backend_among((grad_out, tin))
+    if in_force.moves:
+        in_force = at_present(in_force, backend)
     specialization, values = in_force.specialization, in_force.values
     if grad_out is None:
         raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ..active.draws import FREE, keyed
 from ..active.identity import function_key
+from ..active.present import now
 from ..active.rules import RuleInForce
 from ..capture import capture as capturing
 from ..capture.signature import (
@@ -281,7 +282,7 @@ class Rule:
 
     def run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         """Apply the rule inside a capture."""
-        values = {**params, **self.bound}
+        values = {name: now(value) for name, value in {**params, **self.bound}.items()}
         if self.function is not None and self._signature is not None:
             if self.native is True:
                 raise TraceError(f"rule {self.name!r} runs as it is (native=True)")

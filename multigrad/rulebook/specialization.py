@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..active.identity import items_key
+from ..active.moving import Moving, settle
 from ..active.reads import reading
 from ..backend.discovery import backend_of
 from ..backend.values import concrete_number
@@ -160,6 +161,12 @@ class Specialization:
             ) from failure
         return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
 
+    def has_in_range(self, values: tuple[Any, ...]) -> bool:
+        """Return whether these numbers were found to be in their ranges last."""
+        pairs = zip(self._in_range, values, strict=False)
+        same = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
+        return len(self._in_range) == len(values) and all(same)
+
     def check_numbers(self, values: tuple[Any, ...]) -> None:
         """Check values of the run-time params that are numbers, which a call gives anew.
 
@@ -167,7 +174,9 @@ class Specialization:
             RuleValueError: one is out of its range.
         """
         if values != self._in_range:
-            self.rule.check_ranges(self._given(values), whole=bool(self.rule.parts))
+            rule, given = self.open(self._given(values))
+            # The parts of a series have defaults of their own; else all values are given.
+            rule.check_ranges(given, whole=rule.function is None)
             self._in_range = values
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
@@ -287,7 +296,7 @@ class BoundRule:
                 given = self._given()
                 if not given.keys() >= set(names):
                     raise
-                facts.update({f"param:{name}": given[name] for name in names})
+                facts.update({f"param:{name}": settle(given[name]) for name in names})
 
     def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
         """Return the rule's graph for an input such as there may be, and what it needed to know; no
@@ -346,15 +355,22 @@ def _fill(rule: WrittenRule, given: Mapping[str, Any]) -> WrittenRule:
 
 
 def read_number(value: Any) -> Any:
-    """Return the number in a 0-d tensor, None if known at run time only; all else as it is."""
+    """Return the number in a 0-d tensor, None if known at run time only, or that which stands for
+    one that moves; all else as it is.
+    """
     if not hasattr(value, "dtype"):
-        return value
+        return settle(value)
     return concrete_number(value)
 
 
 def value_token(value: Any) -> str:
-    """Return text that is equal for equal numbers; a traced value equals nothing else."""
+    """Return text that is equal for equal numbers, and for equal tensors; a traced value equals
+    nothing else.
+    """
     if isinstance(value, float | int):
         return repr(value)
+    if isinstance(value, Moving):
+        return f"moving {value.serial}"
     number = concrete_number(value)
-    return f"<traced {next(_serial)}>" if number is None else repr(number)
+    # Not a number's text: what is compiled for a number holds it, and a tensor may change in place.
+    return f"<traced {next(_serial)}>" if number is None else f"tensor {number!r}"
