@@ -175,6 +175,16 @@ def test_a_tensor_is_not_read_and_meets_its_range_as_a_number(backend: Any) -> N
         xg.get("arctan").under("ReLU")(x, -2.0)
 
 
+@pytest.mark.needs("torch")
+def test_compiled_code_asks_as_eager_code_does() -> None:
+    import torch
+
+    spike, x = xg.get("arctan").under("Heaviside"), torch.ones(3)
+    for f in (lambda x: spike(x, -2.0), lambda x: xg.get("arctan")(None, x, x, alpha=-2.0)):
+        with pytest.raises(ValueError, match=r"param 'alpha' is > 0 and finite, got -2.0"):
+            torch.compile(f, backend="eager")(x)
+
+
 def test_a_number_bound_behind_others_does_not_take_their_place() -> None:
     moved = xg.get("gaussian").under("Linear").bind({"sigma": 2.0})  # mean, scale, sigma
     _, pull = xg.vjp(moved, X)
@@ -216,6 +226,31 @@ def test_every_number_of_the_library_has_a_range(name: str) -> None:
 
 def is_number(rule: xg.Rule, param: str) -> bool:
     return isinstance(rule.params[param], int | float) and type(rule.params[param]) is not bool
+
+
+DIVIDES = (
+    ("circle", "alpha", 0.0),
+    ("gaussian", "sigma", 0.0),
+    ("multi_gaussian", "s", 0.0),
+    ("periodic_exponential", "width", 0.0),
+    ("periodic_exponential", "threshold", 0.0),
+    ("q_pseudo_spike", "alpha", 1.0),
+    ("sinabs.Heaviside", "threshold", 0.0),
+    ("squarewave_fourier", "period", 0.0),
+    ("fast_sigmoid", "slope", -1.0),
+    ("exponential", "alpha", -1e3),
+    ("arctan", "alpha", INF),
+    ("normalize", "scale", INF),
+)
+
+
+@pytest.mark.parametrize(("name", "param", "value"), DIVIDES)
+@pytest.mark.filterwarnings("ignore:.*(divide by zero|invalid value|overflow)")
+def test_out_of_its_range_a_formula_fails(name: str, param: str, value: float) -> None:
+    rule, x = xg.get(name), np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    assert not rule.ranges[param].holds(value)
+    unchecked = rule.copy(ranges={})
+    assert not np.isfinite(unchecked(None, np.ones(5), x, **{param: value})).all()
 
 
 def numbers_at_the_edges(allowed: Range) -> list[float]:
