@@ -228,6 +228,31 @@ def is_number(rule: xg.Rule, param: str) -> bool:
     return isinstance(rule.params[param], int | float) and type(rule.params[param]) is not bool
 
 
+DIVIDES = (
+    ("circle", "alpha", 0.0),
+    ("gaussian", "sigma", 0.0),
+    ("multi_gaussian", "s", 0.0),
+    ("periodic_exponential", "width", 0.0),
+    ("periodic_exponential", "threshold", 0.0),
+    ("q_pseudo_spike", "alpha", 1.0),
+    ("sinabs.Heaviside", "threshold", 0.0),
+    ("squarewave_fourier", "period", 0.0),
+    ("fast_sigmoid", "slope", -1.0),
+    ("exponential", "alpha", -1e3),
+    ("arctan", "alpha", INF),
+    ("normalize", "scale", INF),
+)
+
+
+@pytest.mark.parametrize(("name", "param", "value"), DIVIDES)
+@pytest.mark.filterwarnings("ignore:.*(divide by zero|invalid value|overflow)")
+def test_out_of_its_range_a_formula_fails(name: str, param: str, value: float) -> None:
+    rule, x = xg.get(name), np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    assert not rule.ranges[param].holds(value)
+    unchecked = rule.copy(ranges={})
+    assert not np.isfinite(unchecked(None, np.ones(5), x, **{param: value})).all()
+
+
 def numbers_at_the_edges(allowed: Range) -> list[float]:
     """The ends that belong to it, and numbers near the ends of float16."""
     low = [allowed.low, allowed.low + 1e-4, allowed.low + 0.25, -1e4, 1e-4, 1e4]

@@ -45,6 +45,19 @@ def test_a_rule_of_norses_name_has_its_spikes_and_gradients(name: str, alpha: fl
     torch.testing.assert_close(given[1], expected[1], rtol=4e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "param"), [("Logistic", "k"), ("CircDist", "alpha")])
+@pytest.mark.parametrize("number", [0.5, 3.0])
+def test_a_rule_has_the_gradient_of_norses_random_spikes(
+    name: str, param: str, number: float
+) -> None:
+    from norse.torch.functional import threshold as functions
+
+    theirs = getattr(functions, name)
+    _, expected = pulled(lambda x: theirs.apply(x, torch.as_tensor(number)))
+    _, given = pulled(xg.Activation("Heaviside", f"norse.{name}", {param: number}))
+    torch.testing.assert_close(given, expected, rtol=1e-5, atol=4e-6)
+
+
 def test_super_of_norse_1_1_0_ignores_its_alpha() -> None:
     expected = pulled(lambda x: threshold(x, "super", torch.as_tensor(100.0)))
     given = pulled(xg.Activation("Heaviside", "norse.super", {"alpha": 1.0}))
