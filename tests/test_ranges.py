@@ -175,6 +175,16 @@ def test_a_tensor_is_not_read_and_meets_its_range_as_a_number(backend: Any) -> N
         xg.get("arctan").under("ReLU")(x, -2.0)
 
 
+@pytest.mark.needs("torch")
+def test_compiled_code_asks_as_eager_code_does() -> None:
+    import torch
+
+    spike, x = xg.get("arctan").under("Heaviside"), torch.ones(3)
+    for f in (lambda x: spike(x, -2.0), lambda x: xg.get("arctan")(None, x, x, alpha=-2.0)):
+        with pytest.raises(ValueError, match=r"param 'alpha' is > 0 and finite, got -2.0"):
+            torch.compile(f, backend="eager")(x)
+
+
 def test_a_number_bound_behind_others_does_not_take_their_place() -> None:
     moved = xg.get("gaussian").under("Linear").bind({"sigma": 2.0})  # mean, scale, sigma
     _, pull = xg.vjp(moved, X)

@@ -194,7 +194,10 @@ def call_of_function(function: Function, described: Any) -> Call:
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
         raise NotCaptured(TraceError(message))
     layout = variant.layout
-    words = [write(leaves[i]) for i in layout.indices("number")]
+    numbers = [leaves[i] for i in layout.indices("number")]
+    if not any(map(is_tensor, numbers)):
+        function.recipe.check(load_backend("torch"), leaves)
+    words = [write(number) for number in numbers]
     names = draw(function.draws, words) if variant.graphs.is_random else {}
     taken = [f"x{i}" for i in range(len(layout.tensors))]
     return replace(emit_call(variant, words, names, taken), assemble=emit_assembly(variant))

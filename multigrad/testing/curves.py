@@ -26,7 +26,7 @@ def arctan(x: Exact, alpha: float) -> Exact:
 
 
 def super_spike(x: Exact, slope: float) -> Exact:
-    return 1.0 / square(slope * abs(x) + 1.0)
+    return square(1.0 / (slope * abs(x) + 1.0))  # whose square overflows nowhere
 
 
 def logistic(x: Exact, alpha: float) -> Exact:
