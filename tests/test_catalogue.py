@@ -5,12 +5,13 @@ A row is what papers and packages have as one formula; beside it stand its names
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import multigrad as xg
 from multigrad.testing.curves import CURVES
 from multigrad.testing.oracles import LIBRARY
-from multigrad.testing.transforms import TRANSFORMS
+from multigrad.testing.transforms import RANDOM_TRANSFORMS, TRANSFORMS
 
 ROWS: dict[int, str] = {
     1: "straight_through pass d(Linear) snntorch.straight_through_estimator zennit.Pass "
@@ -120,3 +121,27 @@ def test_every_rule_of_the_library_stands_in_one_row() -> None:
     # Every one of them has an oracle, which the conformance suite holds it to.
     assert set(names) == {*LIBRARY, *CURVES, *TRANSFORMS}
     assert sum("." in name for name in names) >= 110
+
+
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+def test_a_rule_that_is_no_factor_is_saved_for_every_shape(name: str) -> None:
+    saved, x = xg.from_dict(xg.get(name).to_dict()), np.linspace(-2, 2, 24)
+    key = {"key": 3} if name in RANDOM_TRANSFORMS else {}
+    for shape in ((24,), (4, 6), (1, 24), (2, 3, 4)):
+        g = x[::-1].reshape(shape)
+        again = saved(None, g, x.reshape(shape), **key)
+        np.testing.assert_array_equal(again, xg.get(name)(None, g, x.reshape(shape), **key))
+
+
+def test_what_compares_a_gradient_with_its_parameter_says_so_without_one() -> None:
+    for apply in (
+        lambda: xg.get("adaptive_clip")(None, np.ones(3), None),
+        lambda: xg.apply_to_gradients([np.ones(3)], "optax.adaptive_grad_clip"),
+    ):
+        with pytest.raises(xg.RuleError, match="with its parameter, and got none for tin: call"):
+            apply()
+
+
+def test_a_mode_that_there_is_not_is_named() -> None:
+    with pytest.raises(ValueError, match="mode is 'activations' or 'weights', got 'weight'"):
+        xg.get("larq.DoReFa")(None, np.ones(3), np.ones(3), mode="weight")

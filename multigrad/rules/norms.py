@@ -74,9 +74,9 @@ def clip_units(x: Tensor, tensor: Tensor, clipping: Number, eps: Number) -> Tens
     if tensor.ndim < 2:
         return whole
     axes = (0,) if tensor.ndim < 4 else tuple(range(tensor.ndim - 1))
-    longer = sum(min(n - 1, 1) for n in tensor.shape)
-    has_units = min(max(longer - 1, 0), 1)
-    return xp.where(has_units > 0, _clip_along(x, tensor, axes, clipping, eps), whole)
+    # In arithmetic alone, so that one graph serves all lengths.
+    longer = sum(xp.minimum(1.0 * tensor.shape[i] - 1.0, 1.0) for i in range(tensor.ndim))
+    return xp.where(longer > 1.5, _clip_along(x, tensor, axes, clipping, eps), whole)
 
 
 def _clip_along(x: Tensor, tensor: Tensor, axes: Axes, clipping: Number, eps: Number) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import RuleValueError
 from ..registry import register
 from . import curves
 
@@ -110,7 +111,9 @@ def larq_dorefa(
     `k_bit` is taken for larq's sake: the gradient does not depend on it. Source: `DoReFa` of larq.
     """
     if mode not in ("activations", "weights"):
-        raise ValueError(f"larq.DoReFa: mode is 'activations' or 'weights', got {mode!r}")
+        raise RuleValueError(
+            f"rule 'larq.DoReFa': mode is 'activations' or 'weights', got {mode!r}"
+        )
     if tin is None:
         return grad_out
     if mode == "weights":
