@@ -1,4 +1,4 @@
-"""What all rooms stand on: locks that a fork finds free, trees, read-only mappings, former names.
+"""What all rooms stand on: locks that a fork finds free, trees, fixed mappings, ranges, old names.
 
 May import the rooms up to `random`; docs/architecture.md has their order.
 """
