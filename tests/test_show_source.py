@@ -17,7 +17,10 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+from .harness.ejecting import rules_by_rank
+
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")]
+BY_RANK = rules_by_rank()
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)
 G = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 
@@ -107,13 +110,20 @@ def test_show_of_a_native_rule_says_that_it_has_no_graph() -> None:
 
 
 @pytest.mark.parametrize("forward", ["Linear", "Heaviside"])
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", [name for name in LIBRARY if name not in BY_RANK])
 def test_every_rule_has_source_on_every_backend(name: str, forward: str, backend: Any) -> None:
     source = xg.source(name, backend.name, forward=forward)
     ast.parse(source)
     for param, default in xg.get(name).params.items():
         assert not isinstance(default, float) or param in source
     assert source == xg.source(xg.get(name), backend.name, forward=forward)
+
+
+def test_what_depends_on_the_rank_has_no_source_of_its_own(backend: Any) -> None:
+    assert "optax.centralize" in BY_RANK
+    for name in BY_RANK:
+        with pytest.raises(xg.TraceError, match=f"rule '{name}' needs ndim of its input"):
+            xg.source(name, backend.name)
 
 
 def test_source_of_the_true_derivative(backend: Any) -> None:

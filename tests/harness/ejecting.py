@@ -34,3 +34,13 @@ def random_values(rule: str) -> tuple[Any, ...]:
     if "uniform_like" not in xg.show(rule) and "normal_like" not in xg.show(rule):
         return ()
     return (*[value for _, value in sorted(xg.get(rule).params.items())], KEY)
+
+
+def rules_by_rank() -> list[str]:
+    """Return the rules of the library whose graph is another for another number of axes."""
+    return [
+        name
+        for name in xg.rules()
+        if xg.get(name).__module__.startswith("multigrad.rules")
+        and xg.get(name).bound_rule().likely_graph(True)[1]
+    ]
