@@ -51,9 +51,7 @@ def test_unknown_activation(make: Callable[[str], Any], name: str, hint: str) ->
 
 @pytest.mark.parametrize("name", [None, 3, ["ReLU"]], ids=str)
 def test_an_activation_is_a_name_or_a_function(name: Any) -> None:
-    with pytest.raises(
-        xg.RuleError, match="a forward is a name .* or a function of one tensor, got"
-    ):
+    with pytest.raises(xg.RuleError, match=r"a forward is a name .* or a function of one tensor"):
         xg.activation(name)
 
 
