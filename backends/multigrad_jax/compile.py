@@ -30,6 +30,7 @@ from multigrad.active.reads import Lookup
 from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError
+from multigrad.ground.threads import make_lock
 from multigrad.in_force.activation import Activation
 from multigrad.in_force.jit import (
     Cut,
@@ -56,7 +57,7 @@ READ: set[Lookup] = set()  # names that kept traces looked up
 # The numbers that move which they hold, with the values that were traced.
 MOVING: weakref.WeakKeyDictionary[Moving, set[float]] = weakref.WeakKeyDictionary()
 MANY = 8  # traces for as many values of one number: there is a better way, which is said once
-_moving = threading.Lock()
+_moving = make_lock()
 _serials = itertools.count(1)
 _epochs = itertools.count(1)
 

@@ -19,6 +19,7 @@ import torch
 from multigrad.active.moving import Moving
 from multigrad.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.errors import StaleTraceError
+from multigrad.ground.threads import make_lock
 
 from .hooks import note_regions
 
@@ -53,7 +54,7 @@ class Epoch:
 
 
 MIRROR = Mirror()
-_filling = threading.Lock()
+_filling = make_lock()
 EPOCH = Epoch()
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..active.present import now
+from ..backend.contract import Backend
 from ..calls.arguments import Layout, flatten
 from ..calls.recipe import Recorded
 from ..capture.dialect import XP, check_dialect
@@ -155,11 +157,16 @@ class Estimator(Function):
         """
         return super().__call__(*self.prepare(args, kwargs))
 
-    def complete(self, leaves: Sequence[Any], tree: Any) -> tuple[Sequence[Any], Any]:
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call that did not come in by `__call__`, checked and completed."""
-        return flatten(self.prepare(*optree.tree_unflatten(tree, leaves)), {})
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        return flatten(self.prepare(args, kwargs, backend), {})
 
-    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def prepare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Backend | None = None
+    ) -> tuple[Any, ...]:
         """Return all arguments of a call by position, checked; tensors are not read."""
         if kwargs or not self._required <= len(args) <= len(self._values):
             args = self._complete(args, kwargs)
@@ -170,6 +177,7 @@ class Estimator(Function):
         bounded = []
         for argument, value in zip(self.arguments, args, strict=True):
             if type(value) is not argument.usual:
+                value = now(value, backend)
                 own = lengths_of(value)
                 if own is not None and shape is not None and given:
                     self._check_shape(argument, own, shape)

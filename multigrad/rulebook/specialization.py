@@ -176,7 +176,7 @@ class Specialization:
         if values != self._in_range:
             rule, given = self.open(self._given(values))
             # The parts of a series have defaults of their own; else all values are given.
-            rule.check_ranges(given, whole=rule.function is None)
+            rule.check_ranges(given, whole=bool(rule.parts))
             self._in_range = values
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
