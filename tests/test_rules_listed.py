@@ -174,3 +174,10 @@ def test_a_name_like_none_suggests_none(word: str) -> None:
     with pytest.raises(xg.RuleError) as raised:
         xg.get(word)
     assert "did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize("word", ["lsq", "LSQ", "ste_round", "ste-sign"])
+def test_the_name_of_a_function_of_the_library_says_so(word: str) -> None:
+    function = word.lower().replace("-", "_")
+    with pytest.raises(xg.RuleError, match=rf"a Function .*xg\.estimators\.{function}\("):
+        xg.get(word)

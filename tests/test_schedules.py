@@ -337,3 +337,12 @@ def test_exponential_is_optaxs() -> None:
     np.testing.assert_allclose(
         [ours(i) for i in range(25)], [theirs(i) for i in range(25)], rtol=1e-6
     )
+
+
+def test_a_function_for_a_number_is_told_of_schedules() -> None:
+    with pytest.raises(xg.RuleError, match=r"'width' is a float, got function .*xg\.schedule\.of"):
+        xg.use("triangular", {"width": make_width}).__enter__()
+
+
+def make_width(step: int) -> float:
+    return 1.0 / (1 + step)

@@ -171,6 +171,10 @@ def _run_time_value(rule: str, param: Param, value: Any) -> Any:
             raise _wrong(rule, param, value) from None
     shape = getattr(value, "shape", None)
     if shape is None:
+        if inspect.isfunction(value):
+            raise RuleTypeError(
+                f"{_wrong(rule, param, value)}; a function of the step is xg.schedule.of(f)"
+            )
         raise _wrong(rule, param, value)
     if len(shape) != 0:
         raise RuleTypeError(

@@ -101,6 +101,14 @@ def advance() -> None:
 
 
 def unknown(name: str) -> RuleError:
+    """Return the error for a name that no rule has."""
+    functions = import_module("multigrad.estimators").catalogue()
+    plain = name.lower().replace("-", "_").rpartition(".")[2]
+    if plain in functions:
+        return RuleError(
+            f"no rule named {name!r}, but a Function with a forward of its own: "
+            f"xg.estimators.{plain}(x, ...)"
+        )
     near = near_names(name, {known: rule.__doc__ or "" for known, rule in RULES.items()})
     *others, last = map(repr, near) if near else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""
