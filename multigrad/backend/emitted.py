@@ -189,12 +189,13 @@ class Emitted:
     @property
     def signature(self) -> str:
         """The params as they follow the tensors in a parameter list: ", width=1.0, key=None"."""
-        words = []
+        words: list[str] = []
         for name in self.params:
-            if not self.defaults:
-                words.append(f", {name}")
-            else:
+            follows = bool(words) and "=" in words[-1]
+            if name in self.defaults or follows:
                 words.append(f", {name}={_literal(self.defaults.get(name))}")
+            else:
+                words.append(f", {name}")
         return "".join(words)
 
     @property

@@ -137,7 +137,10 @@ def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) ->
     framework = sys.modules[backend.name]
     made = f"Made by multigrad {_version()} with {backend.name} {framework.__version__}"
     arguments = [*emitted.inputs]
-    arguments += [f"{name}={literal(emitted.defaults.get(name))}" for name in emitted.params]
+    known = emitted.defaults
+    arguments += [
+        f"{name}={literal(known[name])}" if name in known else name for name in emitted.params
+    ]
     given = ", ".join(arguments)
     calls = [f"    {each.format(emitted.identifier, given)}" for each in ejection.calls]
     lines = [f"{title}.", "", f"{made}; it needs no multigrad.", "", "Example:", *calls]

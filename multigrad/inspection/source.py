@@ -106,7 +106,8 @@ def _eject(rule: Any, backend: Backend, forward: Any) -> str:
     rule, forward = _own_of_code(rule, forward)
     if isinstance(rule, Function):
         graphs = _graphs_of(find_variant(rule), forward)
-        return eject(graphs, backend, {}, title=f"The function {graphs.name!r} for {backend.name}")
+        title = f"The function {graphs.name!r} for {backend.name}"
+        return eject(graphs, backend, _numbers_of(rule, graphs), title=title)
     row = as_forward(forward)
     graphs, values = _graphs_under(rule, row)
     name = graphs.backward.name
@@ -114,6 +115,13 @@ def _eject(rule: Any, backend: Backend, forward: Any) -> str:
     if rule is None:
         name, title = row.name, f"{row.name} with its true derivative for {backend.name}"
     return eject(replace(graphs, name=name), backend, values or {}, title=title)
+
+
+def _numbers_of(function: Function, graphs: FunctionGraph) -> dict[str, float]:
+    """Return the numbers that a Function has where a call leaves them out."""
+    known = {} if function.parameters is None else function.parameters.parameters
+    numbers = {name: known[name].default for name in graphs.params if name in known}
+    return {name: number for name, number in numbers.items() if isinstance(number, float)}
 
 
 def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> Attached:
