@@ -151,6 +151,13 @@ def lift(function):
     return call
 
 
+def measure(function):
+    def call(x, **attrs):
+        return function(unwrap(x), **attrs)
+
+    return call
+
+
 def render(lowering):
     f, k, b = lowering.forward, lowering.keep, lowering.backward
     kept = "".join(f"{expression}, " for expression in lowering.kept)
@@ -186,7 +193,8 @@ backend = Backend(
     "toyarray",
     Tensors((Array,), as_numpy_dtype, unwrap, Array),
     Kernels(
-        {op: lift(op.numpy) for op in ops.CALLABLE_OPS if op is not ops.ERF},
+        {op: (measure if op in (ops.SIZE, ops.DIM) else lift)(op.numpy)
+         for op in ops.CALLABLE_OPS if op is not ops.ERF},
         {ops.ERF: "toyarray has no special functions"},
     ),
     Autodiff(render, finish, call, attach),

@@ -90,12 +90,15 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
         backward = bound_rule.graph()
     except NeedsConcrete as need:
         per = f"one graph per {', '.join(need.facts)} of its input"
-        latest = bound_rule.specialization.latest()
-        if latest is None:
+        found, which = bound_rule.specialization.latest(), "the last"
+        if found is None or found.input("tin") is None:
+            found, facts = bound_rule.likely_graph(True)
+            which = f"for {', '.join(f'{name} {value}' for name, value in facts.items())}"
+        if found is None:
             raise MultigradError(
                 f"rule {rule.name!r} has {per}; it is captured when it is first used"
             ) from need
-        backward = replace(latest, origin=f"{latest.origin}; {per}, this one the last")
+        backward = replace(found, origin=f"{found.origin}; {per}, this one {which}")
     row = find_forward("Linear") if forward is None else forward
     function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order)
     return _with_memory(f"{head}{format_graph(backward)}", function, memory)

@@ -115,8 +115,15 @@ def s2nn(x: Tensor, alpha: Number, beta: Number) -> Tensor:
 
 
 def q_pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
-    """(1 + 2 |x| / width)^-alpha; a power would raise the rounding of the sum to the alpha."""
-    return xp.exp(-(alpha * xp.log1p((2.0 / width) * abs(x))))
+    """(1 + 2 |x| / width)^-alpha.
+
+    The power raises the rounding of its sum to the alpha; what the sum has lost is given back.
+    """
+    u = (2.0 / width) * abs(x)
+    total = 1.0 + u
+    lost = xp.where(u > 1.0, 1.0 - (total - u), u - (total - 1.0))
+    lost = xp.where(total < math.inf, lost / total, 0.0)
+    return total**-alpha * xp.exp(-(alpha * lost))
 
 
 def log_tailed_relu(x: Tensor, alpha: Number) -> Tensor:
