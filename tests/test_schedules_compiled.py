@@ -96,6 +96,34 @@ def test_xg_jit_traces_no_more_after_its_second_call(name: str, holder: str, wid
     assert slope.traces == 2
 
 
+def captured(width: Any) -> Any:
+    """A Function whose captured graph holds the number as it was."""
+    rule = xg.get("triangular").with_params(width=width)
+
+    def step(x: Any) -> Any:
+        return xg.xp.greater(x, 0.0) * 1.0 + 0.0 * x, lambda upstream: rule(None, upstream, x)
+
+    return xg.custom_gradient(step)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("first", ["xg.jit", "eager"])
+def test_xg_jit_keeps_no_graph_for_an_earlier_number(name: str, first: str, width: Any) -> None:
+    slope = Slope(name, captured(width))
+    if first == "eager":
+        slope(array(name))
+    follow(xg.jit(slope), array(name), width)
+
+
+@pytest.mark.needs("jax")
+def test_functions_compiled_within_xg_jit_keep_none_either(width: Any) -> None:
+    import jax
+
+    inner = jax.jit(captured(width))
+    for _ in range(2):
+        follow(xg.jit(Slope("jax", inner)), array("jax"), width, steps=3)
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_xg_jit_traces_once_for_a_rule_in_force(name: str, width: Any) -> None:
     slope = Slope(name, xg.activation("Heaviside"))

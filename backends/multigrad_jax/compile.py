@@ -25,7 +25,7 @@ import jax
 from jax.extend.core import take_current_trace
 
 from multigrad.active.moving import Moving, NumberRead
-from multigrad.active.present import Met, all_at_present, read, revealing
+from multigrad.active.present import MOST_HELD, Met, all_at_present, read, revealing
 from multigrad.active.reads import Lookup
 from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
@@ -240,14 +240,20 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         def call_once(rules: Cut) -> Any:
             moving = met.now()
-            key = fixed(rules, EPOCH.value, moving)
+            key = fixed(rules, EPOCH.value, moving) + (word := met.word())
             if key not in compiled:
+                if word and len(compiled) >= MOST_HELD:
+                    compiled.pop(next(iter(compiled)), None)
                 compiled[key] = _Compiled(fn, options, rules, moving)
             run = compiled[key]
-            result = run(rules, args, kwargs)
-            if run.met:  # numbers that this trace holds as they were: the next one takes them
-                met.add(run.met)
-                compiled.pop(key, None)
+            result = run(rules, args, kwargs, word)
+            if run.met or run.held:  # this trace has numbers as they were: the next one takes them
+                met.add(run.met, run.held)
+                run.held.clear()
+                if run.met:
+                    compiled.pop(key, None)
+                if met.word() != word:
+                    on_replace()  # compiled functions within it hold them too
             return result
 
         return call_cut(all_at_present(CURRENT.get(), load_backend("jax")), call_once)
@@ -267,6 +273,7 @@ class _Compiled:
     ) -> None:
         self.moving = moving
         self.met: list[Moving] = []  # besides, in a trace
+        self.held: list[Moving] = []  # by graphs in a trace
 
         def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
             first, second = (Hidden(*leaves) for leaves in multigrad_hidden[:2])
@@ -274,6 +281,7 @@ class _Compiled:
             with _in_force(active), revealing(moving, multigrad_hidden[2]) as revealed:
                 result = fn(*args, **kwargs)
             self.met += revealed.met
+            self.held += revealed.held
             return _Counted(result, _Applied(count_applied(active)))
 
         run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
@@ -282,12 +290,12 @@ class _Compiled:
             options = {**options, "out_shardings": _Counted(options["out_shardings"], nothing)}
         self.run = jax.jit(run, **options)
 
-    def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
+    def __call__(self, rules: Cut, args: Any, kwargs: Any, held: str) -> Any:
         first, second = (_as_leaves(h) for h in hide(rules))
         jax_ = load_backend("jax")
         hidden = (first, second, tuple([read(each, jax_) for each in self.moving]))
         on_read(None)  # in a trace around this one, what is hidden here may be constant
-        with FRAME("xg.jit"), MOVED(""):
+        with FRAME("xg.jit"), MOVED(held):
             counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
         advance(rules, counted.applied)
         return counted.result

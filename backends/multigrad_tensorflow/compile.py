@@ -24,7 +24,7 @@ from tensorflow.python.saved_model import save_context
 
 from multigrad import registry
 from multigrad.active.moving import Moving, NumberRead
-from multigrad.active.present import Met, all_at_present, read, revealing
+from multigrad.active.present import MOST_HELD, Met, all_at_present, read, revealing
 from multigrad.active.reads import Lookup
 from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
@@ -279,14 +279,18 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         def call_once(rules: Cut) -> Any:
             moving = met.now()
-            key = fixed(rules, registry.epoch(), moving)
+            key = fixed(rules, registry.epoch(), moving) + (word := met.word())
             if key not in compiled:
+                if word and len(compiled) >= MOST_HELD:
+                    compiled.pop(next(iter(compiled)), None)
                 compiled[key] = _Compiled(fn, options, rules, moving)
             run = compiled[key]
             result = run(rules, args, kwargs)
-            if run.met:  # numbers that this trace holds as they were: the next one takes them
-                met.add(run.met)
-                compiled.pop(key, None)
+            if run.met or run.held:  # this trace has numbers as they were: the next one takes them
+                met.add(run.met, run.held)
+                run.held.clear()
+                if run.met or met.word() != word:
+                    compiled.pop(key, None)
             return result
 
         on_read(None)  # in a graph around this one, what is hidden here is constant
@@ -309,6 +313,7 @@ class _Compiled:
         self.applied = (0, 0)  # by the last trace
         self.moving = moving
         self.met: list[Moving] = []  # besides, in a trace
+        self.held: list[Moving] = []  # by graphs in a trace
         options = dict(options)
         converted = _convert(fn) if options.pop("autograph", True) else fn
         if options.get("input_signature") is not None:
@@ -325,6 +330,7 @@ class _Compiled:
             with _in_force(active), revealing(moving, numbers) as revealed:
                 result = converted(*args, **kwargs)
             self.met += revealed.met
+            self.held += revealed.held
             self.applied = count_applied(active)
             return result, tf.constant(self.applied) if any(self.applied) else None
 

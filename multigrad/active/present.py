@@ -25,6 +25,7 @@ from .reads import Telling, is_collecting, look_up
 from .rules import ActiveRules, RuleInForce
 
 _serials = itertools.count(1)
+MOST_HELD = 8  # traces of one function, where each is for the numbers that it holds
 
 
 class NumberNow(Telling):
@@ -42,18 +43,22 @@ class NumberNow(Telling):
     def meaning(self) -> float:
         """Return the number; what is being traced is traced for it."""
         number = self.moving.value
+        revealed = _REVEALED.get()
+        if revealed is not None:
+            revealed.held.append(self.moving)
         tell_depend(NumberRead(self.moving, number))
         return number
 
 
 class Revealed:
-    """The numbers that move in a trace of `xg.jit`: those that are its arguments, and those that it
-    has met besides.
+    """The numbers that move in a trace of `xg.jit`: those that are its arguments, those that it has
+    met besides, and those that a graph within it holds as they are.
     """
 
     def __init__(self, arguments: Mapping[Moving, Any]) -> None:
         self.arguments = arguments
         self.met: list[Moving] = []
+        self.held: list[Moving] = []
 
     def reveal(self, moving: Moving) -> Any:
         """Return the trace's argument; where it has none, the number, which is right once."""
@@ -81,11 +86,12 @@ def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> Iterator[Revea
 
 class Met:
     """The numbers that move which a function compiled by `xg.jit` reads by itself: they are
-    arguments of it from its second call on.
+    arguments of it from its second call on, but for those that a captured graph holds.
     """
 
     def __init__(self) -> None:
         self._known: tuple[weakref.ref[Moving], ...] = ()
+        self._held: tuple[weakref.ref[Moving], ...] = ()
 
     def now(self) -> tuple[Moving, ...]:
         """Return those that are alive, in a fixed order."""
@@ -93,10 +99,21 @@ class Met:
             return ()
         return tuple(alive(self._known))
 
-    def add(self, met: Iterable[Moving]) -> None:
-        """Add what a trace has met."""
-        found = {each.serial: each for each in (*self.now(), *met)}
-        self._known = tuple(weakref.ref(found[serial]) for serial in sorted(found))
+    def add(self, met: Iterable[Moving], held: Iterable[Moving]) -> None:
+        """Add what a trace has met, and what it holds."""
+        self._known = _add(self._known, met)
+        self._held = _add(self._held, held)
+
+    def word(self) -> str:
+        """Return what stands now for the numbers that traces hold: each is good for one word."""
+        if not self._held:
+            return ""
+        return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
+
+
+def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
+    found = {each.serial: each for each in (*alive(known), *more)}
+    return tuple(weakref.ref(found[serial]) for serial in sorted(found))
 
 
 def read(moving: Moving, backend: Backend | None = None) -> Any:
@@ -105,11 +122,11 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     Args:
         backend: the one whose tensors the number acts on; None: all are told.
     """
+    if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
+        return look_up(NumberNow.of(moving))
     revealed = _REVEALED.get()
     if revealed is not None:
         return revealed.reveal(moving)
-    if is_collecting():
-        return look_up(NumberNow.of(moving))
     if backend is None:
         number = moving.value
         tell_depend(NumberRead(moving, number))
