@@ -61,7 +61,9 @@ def normalize(x: Tensor, scale: Number, eps: Number) -> Tensor:
     top, factor = norm(x)
     unit = xp.maximum(top, eps)  # beside which neither the norm nor eps overflows
     total = factor * over(top, unit) + eps / unit
-    return over(x, unit) * scale / one_for_zero(total)
+    scaled = over(x, unit) * scale / one_for_zero(total)
+    # Beside a norm of 0 the total is eps, which XLA divides by as 0 where it is subnormal.
+    return xp.where(factor == 0.0, 0.0, scaled)
 
 
 def clip_units(x: Tensor, tensor: Tensor, clipping: Number, eps: Number) -> Tensor:
