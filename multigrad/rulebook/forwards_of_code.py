@@ -272,9 +272,10 @@ def _function_of(forward: Any, name: str) -> Function:
     if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
         refuse_bound(forward, name)
     if isinstance(forward, Function):
-        if not forward.completes:
+        if not (forward.completes or has_defaults(forward)):
             return forward
-        return make_function(_calling(forward, forward.name))  # with its defaults
+        # With its defaults, which a document does not hold.
+        return make_function(_calling(forward, forward.name))
     if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
         name = getattr(getattr(forward, "forward", forward), "name", name)
         return make_function(_calling(forward, name))
@@ -283,6 +284,12 @@ def _function_of(forward: Any, name: str) -> Function:
         return make_function(forward)
     fixed = copy.deepcopy(forward)
     return Function(HeldRecipe(fixed, name), called_method(fixed))
+
+
+def has_defaults(function: Function) -> bool:
+    """Return whether a call may leave arguments out after the first."""
+    parameters = function.parameters.parameters.values() if function.parameters else ()
+    return any(p.default is not p.empty for p in list(parameters)[1:])
 
 
 def refuse_more(function: Function, is_function: bool) -> None:

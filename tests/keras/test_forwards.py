@@ -25,7 +25,7 @@ def branches(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("rule", [None, "triangular"])
-@pytest.mark.parametrize("kind", ["keras", "plain", "Function", "layer"])
+@pytest.mark.parametrize("kind", ["keras", "plain", "Function", "defaults", "layer"])
 def test_a_model_with_a_function_is_saved_and_predicts_the_same(
     xk: ModuleType, kind: str, rule: str | None, tmp_path: Path
 ) -> None:
@@ -35,6 +35,7 @@ def test_a_model_with_a_function_is_saved_and_predicts_the_same(
         "keras": keras.activations.mish,
         "plain": doubled_tanh,
         "Function": xg.function(xg.xp.sign, lambda grad_out, x: 5.0 * grad_out),
+        "defaults": xg.estimators.ste_sign,
         "layer": keras.layers.LeakyReLU(0.3),
     }[kind]
     inputs = keras.Input((3,))
