@@ -49,6 +49,7 @@ backend = Backend(
         is_traced=bridge.is_traced,
         weak=bridge.weak,
         read_number=bridge.read_number,
+        write_number=bridge.write_number,
     ),
     kernels=Kernels(
         rows=ops.OPS,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from multigrad.backend import SharedBuffer
 
@@ -35,6 +36,18 @@ def read_number(x: Any) -> Any:
     that its body has not.
     """
     return tf.convert_to_tensor(x)
+
+
+def write_number(x: Any, number: float) -> bool:
+    """Write a number into a variable of one device, in eager code, without what `assign` does for
+    all others: it makes a tensor, casts it and reads the variable.
+    """
+    if type(x) is not ResourceVariable or not tf.executing_eagerly():
+        return False
+    # As an array: TensorFlow takes an equal number that it has converted before, 0.0 for -0.0.
+    value = tf.convert_to_tensor(np.asarray(number, x.dtype.as_numpy_dtype))
+    tf.raw_ops.AssignVariableOp(resource=x.handle, value=value)
+    return True
 
 
 def dtype(name: str) -> Any:

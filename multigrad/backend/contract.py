@@ -67,6 +67,9 @@ class Tensors:
     """The number in a 0-d tensor or variable where to read it is faster than to compute with it,
     else the tensor."""
 
+    write_number: Callable[[Tensor, float], bool] | None = None
+    """Write a number into a 0-d variable, faster than an assignment; whether it could."""
+
     device_type: Callable[[Tensor], str] | None = None
     """Where a tensor lies, as code asks that is written for this framework ("cpu", "cuda"); without
     it such code is answered as on a CPU."""

@@ -17,7 +17,7 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..schedule import Schedule
 from .layer import Activation
 from .params import RuleParams
-from .steps import fetch_state
+from .steps import FITTED, assign_number
 
 
 class Anneal(keras.callbacks.Callback):
@@ -118,10 +118,12 @@ class Anneal(keras.callbacks.Callback):
             self._step(made)
 
     def _step(self, number: int) -> None:
-        if self._schedules:
-            fetch_state([self.model])
-        for schedule in self._schedules:
-            schedule.step(number)
+        reset = FITTED.set(self._model)  # not `model`, which on jax brings all weights back
+        try:
+            for schedule in self._schedules:
+                schedule.step(number)
+        finally:
+            FITTED.reset(reset)
 
     def _assign(self, schedule: Callable[[int], float], step: int) -> None:
         value = schedule(step)
@@ -132,9 +134,8 @@ class Anneal(keras.callbacks.Callback):
                 f"Anneal({self.param!r}): the schedule gave {value!r} at {self.per} {step}, "
                 "expected a number"
             )
-        fetch_state([self.model])
         for variable in self._variables:
-            variable.assign(float(value))
+            assign_number(variable, float(value), [self._model])
 
 
 def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:

@@ -10,7 +10,7 @@ and stays what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import keras
@@ -20,7 +20,7 @@ from ..active.moving import Moving, settle
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
 from ..rulebook.rule import BoundRule, Rule
 from ..schedule import Schedule
-from .steps import fetch_state
+from .steps import assign_number
 from .tracing import HOST
 
 Tensor = Any
@@ -74,13 +74,15 @@ class RuleParams(Mapping[str, Any]):
                 self._set(name, schedule.value)
 
     def _set(self, name: str, number: float) -> None:
-        variable = self.variables[name]
-        if getattr(variable, "_value", variable) is None:
+        if not assign_number(self.variables[name], number, self._models()):
             raise MultigradError(
                 f"{self._owner}: param {name!r} is with a running step of fit, which would "
                 f"overwrite it: let the callback multigrad.keras.Anneal() step its schedule"
             )
-        variable.assign(number)
+
+    def _models(self) -> Iterable[Any]:
+        """Return models that may have taken the Variables for a step."""
+        return ()
 
     def __getitem__(self, name: str) -> Any:
         for params in (self.variables, self.settled):
@@ -199,9 +201,8 @@ class Params(RuleParams):
         }
         return {**found, **self.settled}
 
-    def _set(self, name: str, number: float) -> None:
-        fetch_state(self._layer._traced_for)
-        super()._set(name, number)
+    def _models(self) -> Iterable[Any]:
+        return self._layer._traced_for
 
     def code(self) -> dict[str, Any]:
         """Return those params that were given and are part of the rule's code."""

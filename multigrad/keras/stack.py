@@ -31,6 +31,18 @@ def running(*endings: str) -> Iterator[tuple[Any, FrameType]]:
         frame = frame.f_back
 
 
+def find_state(model: Any) -> tuple[Any, ...]:
+    """Return what the `fit` of a model on jax, which runs around this call, has taken of it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "fit":
+            names = frame.f_locals
+            if names.get("self") is model and "state" in names:
+                return names["state"]
+        frame = frame.f_back
+    return ()
+
+
 def is_within(module: str | tuple[str, ...], function: str = "") -> bool:
     """Return whether code of a module of such a beginning runs around a call; there, of a function
     of that name.

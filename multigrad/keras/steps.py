@@ -10,6 +10,7 @@ that nobody makes anew raises StaleTraceError.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import weakref
@@ -17,8 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
-from .stack import running
+from .stack import find_state, running
 from .tracing import HOST
 
 Tensor = Any
@@ -41,6 +43,57 @@ def fetch_state(models: Iterable[Any]) -> None:
         if fetch is not None:
             fetch()
 
+
+# The model whose `fit` runs a callback of ours: neither a layer nor an optimizer has it.
+FITTED: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_keras_fitted", default=None)
+
+
+def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
+    """Assign to a Variable, also to one that a training step has taken from one of these models
+    (amid `fit` on jax): the next step takes the number. Return whether that was done.
+    """
+    if is_taken(variable):
+        fitted = FITTED.get()
+        models = [*models] if fitted is None else [fitted, *models]
+        if any(put_in_state(model, variable, number) for model in models):
+            return True
+        fetch_state(models)  # to fetch all takes longer
+        if is_taken(variable):
+            return False
+    write = HOST.tensors.write_number
+    if write is None or not write(variable.value, number):
+        variable.assign(number)
+    return True
+
+
+def is_taken(variable: Any) -> bool:
+    """Return whether a training step has taken a Variable's value."""
+    return getattr(variable, "_value", variable) is None
+
+
+def put_in_state(model: Any, variable: Any, number: float) -> bool:
+    """Put a number where the next step of `fit` on jax takes a Variable's value from, and where
+    Keras brings it back from; return whether it was found there.
+    """
+    copies = getattr(model, "_jax_state", None)
+    if not copies or model._jax_state_synced or variable._layout is not None:
+        return False
+    state = find_state(model)
+    for group, values in zip(TAKEN["fit"], state, strict=False):
+        copy = copies.get(TAKEN_AS.get(group))
+        if not copy:
+            continue
+        for place, each in enumerate(variables_of(model, group)):
+            if each is variable and isinstance(values, list):
+                # An array of NumPy: the step takes it as it is, and faster than it is made a
+                # tensor here.
+                values[place] = copy[place] = np.asarray(number, variable._dtype)
+                return True
+    return False
+
+
+# By what names Keras on jax tells what it has taken, of the groups that hold a rule's numbers.
+TAKEN_AS = {"state": "non_trainable_variables", "optimizer": "optimizer_variables"}
 
 # What each loop of Keras on jax has taken out of the model, in the order of its local `state`.
 TAKEN = {

@@ -53,6 +53,8 @@ def test_fit_with_a_schedule_is_fit_with_its_numbers(xk: ModuleType, network: An
     fit(network, annealed, [xk.Anneal("width", make_width())])
     batches = -(-len(network.x) // 8)
     assert width.count == batches
+    variable = layer_of(scheduled, xk).params.variables["width"]
+    assert number(variable) == pytest.approx(width.value)  # of the step after the last one, too
     for ours, theirs in zip(network.trained(scheduled), network.trained(annealed), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
