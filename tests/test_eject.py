@@ -249,10 +249,10 @@ def test_an_activation_is_ejected_with_its_own_forward_and_rule(backend: Any) ->
 
 
 def test_a_file_has_the_numbers_that_a_function_has_by_default(backend: Any) -> None:
-    q = xg.estimators.ste_sign
+    q = xg.estimators.swish_sign
     q(X)
     text = xg.source(q, backend.name, standalone=True)
-    assert "def ste_sign(x, clip=1.0):" in text
+    assert "def swish_sign(x, beta=5.0):" in text
 
 
 def test_params_may_have_the_names_of_what_a_file_uses(backend: Any) -> None:
