@@ -308,8 +308,7 @@ def test_show_of_a_rule_with_one_graph_per_rank_is_that_of_its_last_use(
         return jax.vjp(jax.numpy.square, x)[1](g)[0]
 
     rule = captured(squared)
-    with pytest.raises(xg.MultigradError, match="has one graph per ndim of its input"):
-        xg.show(rule)
+    assert origin_of(rule).endswith("one graph per ndim of its input, this one for ndim 2")
     rule(None, G, X)
     assert origin_of(rule) == (
         "written in jax.numpy; captured by import of its jaxpr; "
