@@ -21,7 +21,7 @@ from multigrad.plotting.behavior import observe
 from multigrad.plotting.cards import Card, choose_arguments, make_cards
 from multigrad.plotting.gallery import render_gallery
 from multigrad.plotting.javascript import LACKING, REDUCTIONS, ROWS, RUNTIME, emit, fill
-from multigrad.plotting.snippets import FRAMEWORKS
+from multigrad.plotting.snippets import read_snippets
 from multigrad.plotting.svg import draw_svg
 
 needs_node = pytest.mark.skipif(
@@ -188,7 +188,7 @@ def test_a_picture_shows_a_jump_as_a_gap() -> None:
 
 def test_code_to_copy_names_the_rule_and_parses(every_card: list[Card]) -> None:
     for card in every_card:
-        assert card.code.keys() == FRAMEWORKS.keys() == {"torch", "jax", "tensorflow", "keras"}
+        assert card.code.keys() == read_snippets().keys() == {"torch", "jax", "tensorflow", "keras"}
         for text in card.code.values():
             compile(text, card.described.name, "exec")
             name = card.described.name
@@ -197,7 +197,7 @@ def test_code_to_copy_names_the_rule_and_parses(every_card: list[Card]) -> None:
 
 
 @pytest.mark.parametrize(
-    "framework", [pytest.param(each, marks=pytest.mark.needs(each)) for each in FRAMEWORKS]
+    "framework", [pytest.param(each, marks=pytest.mark.needs(each)) for each in read_snippets()]
 )
 def test_code_to_copy_runs(
     cards: list[Card], of_functions: list[Card], framework: str, tmp_path: Path, capsys: Any

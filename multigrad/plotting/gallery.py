@@ -19,7 +19,7 @@ from .cards import Card, make_cards, to_script
 from .javascript import RUNTIME
 from .picture import Picture
 from .sliders import Slider
-from .snippets import FRAMEWORKS
+from .snippets import read_snippets
 from .svg import draw_svg, number
 
 FOLDER = Path(__file__).parent
@@ -45,7 +45,7 @@ def render_gallery() -> str:
         "about": ABOUT,
         "families": "".join(f"<option>{escape(family)}</option>" for family in families),
         "frameworks": "".join(
-            f'<option value="{value}">{title}</option>' for value, title in FRAMEWORKS.items()
+            f'<option value="{name}">{row.title}</option>' for name, row in read_snippets().items()
         ),
         "sections": "\n".join(render_sections(cards)),
         "footer": FOOTER,

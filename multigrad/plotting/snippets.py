@@ -1,94 +1,57 @@
-"""Code to copy: a rule in each framework, in a few lines that run."""
+"""Code to copy: a rule in each framework, in a few lines that run.
+
+The lines stand in a file of each backend, as what is its framework's does.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "keras": "Keras"}
-# Under an activation: `$rule` is the name, `$params` what is given beside it, `$key` the key.
-UNDER = {
-    "torch": """\
-import torch
-import multigrad as xg
+from ..backend.discovery import entry_points
 
-# a torch.nn.Module
-spike = xg.Activation(
-    "Heaviside", $rule$params
-)
-x = torch.linspace(-2, 2, 9, requires_grad=True)
-spike(x).sum().backward()
-print(x.grad)""",
-    "jax": """\
-import jax, jax.numpy as jnp
-import multigrad as xg
+NAME = "snippets.toml"
 
-spike = xg.activation(
-    "Heaviside", $rule$params
-)
-x = jnp.linspace(-2, 2, 9)
-$with    print(jax.grad(lambda x: spike(x).sum())(x))""",
-    "tensorflow": """\
-import tensorflow as tf
-import multigrad as xg
 
-spike = xg.activation(
-    "Heaviside", $rule$params
-)
-x = tf.Variable(tf.linspace(-2.0, 2.0, 9))
-with tf.GradientTape() as tape:
-    y = spike(x)
-print(tape.gradient(y, x))""",
-    "keras": """\
-import keras
-import multigrad.keras
+@dataclass(frozen=True, slots=True)
+class Snippets:
+    """The code of one framework, as its file has it; the file says what the words in it mean."""
 
-model = keras.Sequential([
-    keras.Input((8,)),
-    keras.layers.Dense(16),
-    multigrad.keras.Activation(
-        "Heaviside", $rule$params
-    ),
-    keras.layers.Dense(1),
-])""",
-}
-# On gradients that exist.
-ON_GRADIENTS = {
-    "torch": """\
-import torch
-import multigrad as xg
+    title: str
+    place: int
+    array: str
+    under: str
+    on_gradients: str
+    function: str
 
-model = torch.nn.Linear(4, 2)
-with xg.use($rule$params, scope="params"$key):
-    model(torch.randn(8, 4)).sum().backward()
-print(model.weight.grad)""",
-    "jax": """\
-import jax.numpy as jnp
-import multigrad as xg
 
-gradients = {"w": jnp.linspace(-2, 2, 9)}
-print(xg.apply_to_gradients(
-    gradients, $rule$params$key
-))""",
-    "tensorflow": """\
-import tensorflow as tf
-import multigrad as xg
+@functools.cache
+def read_snippets() -> dict[str, Snippets]:
+    """Return what the backends that are there have, and Keras's, by name; no framework is
+    imported.
+    """
+    folders = {"keras": Path(__file__).parents[1] / "keras"}
+    for name, point in entry_points().items():
+        spec = find_spec(getattr(point, "module", name).partition(".")[0])
+        for folder in (spec and spec.submodule_search_locations) or ():
+            folders.setdefault(name, Path(folder))
+    files = {name: folder / NAME for name, folder in folders.items() if (folder / NAME).exists()}
+    rows = {
+        name: Snippets(**tomllib.loads(file.read_text("utf-8"))) for name, file in files.items()
+    }
+    return dict(sorted(rows.items(), key=by_place))
 
-gradients = [tf.linspace(-2.0, 2.0, 9)]
-print(xg.apply_to_gradients(
-    gradients, $rule$params
-))""",
-    "keras": """\
-import keras
-import multigrad.keras
 
-optimizer = multigrad.keras.apply_to_gradients(
-    keras.optimizers.Adam(), $rule$params
-)""",
-}
+def by_place(row: tuple[str, Snippets]) -> tuple[int, str]:
+    return row[1].place, row[0]
 
 
 def write_snippets(
@@ -102,7 +65,8 @@ def write_snippets(
         "$key": ", key=0" if is_random else "",
     }
     found = {}
-    for framework, text in (ON_GRADIENTS if on_gradients else UNDER).items():
+    for framework, snippets in read_snippets().items():
+        text = snippets.on_gradients if on_gradients else snippets.under
         # jax has no generator of its own: draws need a key there.
         seeded = f"with xg.use({words['$rule']}, key=0):\n"
         text = text.replace("$with    ", f"{seeded}    " if is_random else "")
@@ -110,50 +74,6 @@ def write_snippets(
             text = text.replace(word, meant)
         found[framework] = text
     return found
-
-
-# A Function of the library: `$call` is written with the library's names, arrays by `$name`.
-FUNCTIONS = {
-    "torch": """\
-import torch
-import multigrad as xg
-
-x = torch.linspace(-2, 2, 12).reshape(3, 4)
-x.requires_grad_()
-$arraysy = $call
-y.sum().backward()
-print(x.grad)""",
-    "jax": """\
-import jax, jax.numpy as jnp
-import multigrad as xg
-
-x = jnp.linspace(-2, 2, 12).reshape(3, 4)
-$arraysprint(jax.grad(lambda x: $call.sum())(x))""",
-    "tensorflow": """\
-import tensorflow as tf
-import multigrad as xg
-
-x = tf.reshape(tf.linspace(-2.0, 2.0, 12), (3, 4))
-x = tf.Variable(x)
-$arrayswith tf.GradientTape() as tape:
-    y = $inner
-print(tape.gradient(y, x))""",
-    "keras": """\
-import keras
-import multigrad as xg
-
-class Layer(keras.layers.Layer):
-    def call(self, x):
-        $localreturn $deep
-
-y = Layer()(keras.random.uniform((3, 4)))""",
-}
-ARRAYS = {
-    "torch": "torch.tensor",
-    "jax": "jnp.array",
-    "tensorflow": "tf.constant",
-    "keras": "keras.ops.array",
-}
 
 
 def write_function_snippets(
@@ -171,14 +91,14 @@ def write_function_snippets(
     given = "".join(f", {name}={text}" for name, text in written.items())
     key = ".keyed(0)" if is_random else ""
     found = {}
-    for framework, text in FUNCTIONS.items():
+    for framework, snippets in read_snippets().items():
         lines = [
-            f"{name} = {ARRAYS[framework]}({np.round(value, 2).tolist()})"
+            f"{name} = {snippets.array}({np.round(value, 2).tolist()})"
             for name, value in arrays.items()
         ]
         first = f"xg.estimators.{function.name}{key}("
         inner = f"{first}\n    x{given}\n)"
-        text = text.replace("$arrays", "".join(f"{line}\n" for line in lines))
+        text = snippets.function.replace("$arrays", "".join(f"{line}\n" for line in lines))
         text = text.replace("$local", "".join(f"{line}\n        " for line in lines))
         text = text.replace("$call", inner)
         text = text.replace("$inner", f"{first}\n        x{given}\n    )")
