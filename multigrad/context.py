@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
 from .active.draws import FREE, Counter, keyed, normalize_key
+from .active.ranks import CHECKED, compare, note_failure, note_use
 from .active.reads import names_in, note_lookup, reading
 from .active.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
 from .backend.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
 from .rulebook.names import IN_FORCE, epoch
-from .rulebook.rule import Rule, resolve
+from .rulebook.rule import Rule, resolve, rule_over
 
 __all__ = [
     "CURRENT",
@@ -78,7 +79,11 @@ class use:
             `jax.random.key`, a jax key, or two uint32. The n-th application, counted at forward
             from 0 at each entry, draws from `fold_in(key, n)`. One key gives every example of a
             `vmap` and every shard of a `shard_map` the same draws: fold the index in first, as in
-            `jax.random.fold_in(key, jax.lax.axis_index("i"))`.
+            `jax.random.fold_in(key, jax.lax.axis_index("i"))`, or say `over`: then each shard draws
+            its part of what the whole array would draw.
+        over: what a tensor in hand is a part of, where the array is split over devices: "global",
+            "shard" or a partition spec; see `Rule.over`. None: as the framework has it.
+        axis_name: the mesh axes or the group that its first axis is split over.
 
     Raises:
         RuleError: the rule is unknown, or a param is (also a TypeError), or the scope (also a
@@ -92,8 +97,11 @@ class use:
         scope: str | Iterable[str] = ALL,
         *,
         key: Any = None,
+        over: Any = None,
+        axis_name: Any = None,
     ) -> None:
-        self.rule = rule
+        is_plain = over is None and axis_name is None
+        self.rule = rule if is_plain else rule_over(rule, over, axis_name)
         self.params = {} if params is None else read_params(params)
         self.scope = ("all",) if scope is ALL else check_scope(scope)
         self.key = key
@@ -113,6 +121,8 @@ class use:
         acts = active.activations
         if acts is not None and acts.has_tensors:
             show_tensors(active)
+        if CHECKED:
+            note_use(active)
         return self
 
     def _put_over(self, before: ActiveRules, in_force: RuleInForce) -> ActiveRules:
@@ -128,7 +138,9 @@ class use:
         named = before.names_params if stays else names_params
         return ActiveRules(acts, pars, _token_of(acts, pars), hooked, named)
 
-    def __exit__(self, *exc_info: object) -> Literal[False]:
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> Literal[False]:
         entry, inner = _ENTRIES.get(), None
         while entry is not None and entry.use is not self:
             entry, inner = entry.outer, entry
@@ -143,6 +155,10 @@ class use:
         else:
             inner.before, inner.outer = entry.before, entry.outer
         leave_rules(entry.leaves)  # after CURRENT is set: they follow it
+        if error is not None:
+            note_failure(error)
+        elif CHECKED and inner is None and entry.outer is None:
+            compare("the end of a use")
         return False
 
     def __call__(self, function: _AnyFunction) -> _AnyFunction:

@@ -82,7 +82,9 @@ class StaleTraceError(MultigradError):
 
 
 class GradientError(MultigradError):
-    """A gradient has another shape, dtype or count than its input."""
+    """A gradient has another shape, dtype or count than its input, or ranks apply different rules
+    to it.
+    """
 
 
 class FormatError(MultigradError, ValueError):

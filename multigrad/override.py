@@ -11,6 +11,7 @@ from typing import Any
 import optree
 
 from .attribution.composites import Composite
+from .attribution.kinds import is_layer_rule
 from .backend.contract import Backend
 from .backend.discovery import in_use, load_backend
 from .errors import MultigradError, RuleError, RuleTypeError
@@ -157,7 +158,7 @@ def check(function: Any, rules: Any) -> None:
         if not rules:
             raise RuleTypeError("expected {operation: rule} with at least one of them, got {}")
         for rule in rules.values():
-            if not callable(getattr(rule, "over", None)):
+            if not is_layer_rule(rule):
                 over(rule)
     elif not isinstance(rules, Composite):
         raise RuleTypeError(f"expected {{operation: rule}}, got {rules!r:.60}")

@@ -13,6 +13,7 @@ from multigrad.backend import (
     Interop,
     Kernels,
     Models,
+    Ranks,
     Tensors,
 )
 
@@ -31,6 +32,7 @@ from . import (
     models,
     ops,
     random,
+    ranks,
     vjp,
 )
 
@@ -94,6 +96,7 @@ backend = Backend(
         is_operation=models.is_operation,
         leaves=models.leaves,
     ),
+    ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

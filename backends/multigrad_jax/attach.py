@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from . import random
+from . import manual_axes, random
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
@@ -138,19 +138,28 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """
     keyed = "key" in emitted.params
     count = len(emitted.inputs)
+    within: list[Callable[..., Any]] = []
+
+    def run(*values: Any) -> Any:
+        if not manual_axes.is_manual():
+            return native(*values)
+        if not within:
+            custom = native.__wrapped__ if emitted.draws else native
+            within.append(manual_axes.in_shards(custom, emitted))
+        return within[0](*values)
 
     def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
         if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would hand a Python number on
             tin = jax.lax.convert_element_type(tin, tin.dtype)
         if keyed:
-            return native(tin, *values[:-1], random.key_words(values[-1]))
-        return native(tin, *values)
+            return run(tin, *values[:-1], random.key_words(values[-1]))
+        return run(tin, *values)
 
     def call_with_several(*values: Any) -> Any:
         inputs = map(make_strong, values[:count])
         if keyed:
-            return native(*inputs, *values[count:-1], random.key_words(values[-1]))
-        return native(*inputs, *values[count:])
+            return run(*inputs, *values[count:-1], random.key_words(values[-1]))
+        return run(*inputs, *values[count:])
 
     return call_with_arrays if count == 1 else call_with_several
 

@@ -22,6 +22,7 @@ from multigrad.capture.dialect import contents
 from multigrad.functions.function import Function
 
 from .attach import make_strong
+from .manual_axes import Varying, vary_alike, vary_as, varying
 from .vjp import forbid_derivative
 
 Tensor: TypeAlias = Any
@@ -46,7 +47,7 @@ def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[T
     if type(trace).__name__ == "EvalTrace":  # nobody takes a derivative
         return tuple(map(jnp.asarray, run(*strong)[0]))
     attach = _attach_at_once if is_eager(trace) and not has_tracer(run, tensors) else _attach_traced
-    outputs, undifferentiable = attach(run, strong, name)
+    outputs, undifferentiable = attach(run, vary_alike(strong), name)
     return tuple(
         jax.lax.stop_gradient(output) if i in undifferentiable else output
         for i, output in enumerate(outputs)
@@ -94,7 +95,11 @@ def _attach_at_once(
 
     def pull_back(kept: _Kept, cotangents: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         given = map(_as_cotangent, cotangents, kept.types)
-        return tuple(None if g is None else jnp.asarray(g) for g in kept.pull(*given))
+        return vary_as(
+            tuple(None if g is None else jnp.asarray(g) for g in kept.pull(*given)), axes
+        )
+
+    axes = Varying(map(varying, tensors))
 
     native.defvjp(keep, pull_back)
     native.__name__ = name
@@ -186,7 +191,9 @@ def _attach_traced(
         return native(closed_over, given), traced.compute(closed_over, given)[1]
 
     def pull_back(kept: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        return (None,) * count, traced.pull(kept, cotangents)
+        return (None,) * count, vary_as(traced.pull(kept, cotangents), axes)
+
+    axes = Varying(map(varying, tensors))
 
     native.defvjp(keep, pull_back)
     native.__name__ = name

@@ -31,6 +31,7 @@ from multigrad.tracing.trace import NeedsConcrete, Value
 from . import (
     attributes,
     capture_arrays,
+    capture_collectives,
     capture_convolutions,
     capture_elementwise,
     capture_lax,
@@ -229,6 +230,7 @@ HIDDEN: dict[Any, Handler] = {
     jnp.finfo: finfo,
     jnp.issubdtype: issubdtype,
     jax.lax.cond: cond,
+    **capture_collectives.HIDDEN,
 }
 
 DRAWS = (
@@ -246,6 +248,7 @@ REFUSED: dict[Any, str] = {
     },
     **{getattr(jax, name): DERIVES for name in DERIVATIVES.split()},
     **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
+    **capture_collectives.REFUSED,
 }
 
 METHODS: dict[str, Handler] = {

@@ -13,8 +13,11 @@ from multigrad.ir.types import INT32
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
-SLOGDET = type(jnp.linalg.slogdet(jnp.eye(1)))
-SVD, EIGH, QR = (type(f(jnp.eye(1))) for f in (jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.qr))
+# What they return, found without a computation: `jax.distributed.initialize` must come before all.
+SLOGDET, SVD, EIGH, QR = (
+    type(jax.eval_shape(f, jax.ShapeDtypeStruct((1, 1), jnp.float32)))
+    for f in (jnp.linalg.slogdet, jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.qr)
+)
 
 
 # --- jax.numpy.linalg -----------------------------------------------------------------------------

@@ -63,6 +63,21 @@ def read_key(key: Any) -> Tensor:
     return words
 
 
+def fold_in(key: Tensor, n: int) -> Tensor:
+    """The n-th key of a key."""
+    return jax.random.key_data(jax.random.fold_in(random.wrap(key), n))
+
+
+def uniform_like(key: Tensor, x: Tensor) -> Tensor:
+    """Uniforms in [0, 1) of x's shape, dtype and device."""
+    return random.place_like(random.draw_uniform(key, x.shape, x.dtype), x)
+
+
+def normal_like(key: Tensor, x: Tensor) -> Tensor:
+    """Standard normals of x's shape, dtype and device."""
+    return random.place_like(random.draw_normal(key, x.shape, x.dtype), x)
+
+
 EJECTION = Ejection(
     render=render,
     modules={
@@ -77,5 +92,11 @@ EJECTION = Ejection(
         "np": np,
     },
     namespace={"read_key": read_key},
-    forms={arrays.array: array, random.draw_key: draw_key},
+    forms={
+        arrays.array: array,
+        random.draw_key: draw_key,
+        random.fold_in: fold_in,
+        random.normal_like: normal_like,
+        random.uniform_like: uniform_like,
+    },
 )

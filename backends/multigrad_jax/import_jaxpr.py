@@ -29,6 +29,7 @@ from multigrad.tracing import xp_all as xp
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
+from . import manual_axes
 from .custom_functions import is_recorded
 from .import_control import CONTROL
 from .import_convolutions import CONVOLUTIONS
@@ -38,6 +39,7 @@ from .import_linalg import LINALG, ONLY_OWN, OWN
 from .import_places import PLACES
 from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 from .importer import own_gradient
+from .isolate import with_axes
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
@@ -156,7 +158,7 @@ def _record(
             for value, shape in zip(values, shapes, strict=True)
         ]
         with reading():
-            closed, result = jax.make_jaxpr(called, return_shape=True)(*given)
+            closed, result = _make_jaxpr(called, given)
     # What the function reads from around it; what it makes is another array each time.
     trace.lifted += [constant for constant in closed.consts if isinstance(constant, jax.Array)]
     scope = Scope(trace, trial, lengths)
@@ -170,6 +172,22 @@ def _record(
         for output, struct in zip(outputs, wanted, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(result), given_back)
+
+
+def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, Any]:
+    """Trace a function, the same whatever is mapped around it.
+
+    Raises:
+        Unknown: it reads how many shards there are, which would stand in the jaxpr as a number.
+    """
+    make = jax.make_jaxpr(called, return_shape=True)
+    names = manual_axes.mapped()
+    if not names:
+        return make(*given)
+    first, second = (with_axes(lambda: make(*given), names, size) for size in (2, 3))
+    if str(first[0]) != str(second[0]):
+        raise Unknown(f"it reads the size of an axis that is mapped over, of {list(names)}")
+    return first
 
 
 def _dtype(value: V, trial: Trial) -> Any:

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
+from .manual_axes import vary_alike
+
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
 
@@ -19,7 +21,7 @@ def while_loop(
     """The constants are carried too, but for lengths: so jax knows its functions again and compiles
     once.
     """
-    tensors = tuple(map(jnp.asarray, carry))
+    tensors = vary_alike(tuple(map(jnp.asarray, carry)), constants)
     lengths = tuple(c if isinstance(c, int) else None for c in constants)
     others = tuple(None if isinstance(c, int) else c for c in constants)
     return lax.while_loop(*functions(condition, body, lengths), (tensors, others))[0]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from multigrad.attribution.composites import Composite
-from multigrad.attribution.kinds import KINDS
+from multigrad.attribution.kinds import KINDS, is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.over import over
 
@@ -26,7 +26,7 @@ def reads_layers(rules: Any) -> bool:
     """Return whether rules are a composite, or read what layers hold."""
     if isinstance(rules, Composite):
         return True
-    return any(callable(getattr(rule, "over", None)) for rule in rules.values())
+    return any(is_layer_rule(rule) for rule in rules.values())
 
 
 def composite_of(rules: Any) -> Composite:
@@ -273,7 +273,7 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
     Raises:
         RuleTypeError: it has no meaning there.
     """
-    if callable(getattr(rule, "over", None)):
+    if is_layer_rule(rule):
         function = rule.over(kind, **attributes)
         # A model's weights may be NumPy's arrays.
         return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
@@ -287,7 +287,7 @@ def refuse_weights(rule: Any, kind: str) -> None:
     Raises:
         RuleTypeError: it is one.
     """
-    if callable(getattr(rule, "over", None)):
+    if is_layer_rule(rule):
         raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {kind} has not")
 
 

@@ -12,9 +12,13 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from multigrad import random as core
 from multigrad.errors import RuleError, RuleValueError
+
+from . import random_parts
+from .draws_placed import draw_placed
 
 Tensor: TypeAlias = Any
 
@@ -23,6 +27,8 @@ IMPLEMENTATION = "threefry2x32"
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
     """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    if isinstance(key, core.PlacedKey):
+        return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
     if is_pair_of_ints(key) and not isinstance(n, jax.Array):
         return core.fold_in(key, n)
     return jax.random.key_data(jax.random.fold_in(wrap(key), n))
@@ -31,13 +37,17 @@ def fold_in(key: Tensor, n: Tensor) -> Tensor:
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Draw uniforms in [0, 1) of x's shape, dtype and device: `jax.random.uniform` itself."""
     core.check_dtype(x.dtype.name)
-    return place_like(draw_uniform(key_words(key), x.shape, x.dtype), x)
+    if isinstance(key, core.PlacedKey):
+        return random_parts.uniform(key_words(key.key), key.start, key.whole, x.shape, x.dtype)
+    return place_like(draw_placed(draw_uniform, key_words(key), x), x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Draw standard normals of x's shape, dtype and device (in float32 `jax.random.normal`'s)."""
     core.check_dtype(x.dtype.name)
-    return place_like(draw_normal(key_words(key), x.shape, x.dtype), x)
+    if isinstance(key, core.PlacedKey):
+        return random_parts.normal(key_words(key.key), key.start, key.whole, x.shape, x.dtype)
+    return place_like(draw_placed(draw_normal, key_words(key), x), x)
 
 
 def draw_key() -> Tensor:
@@ -66,16 +76,21 @@ def key_pair(key: Tensor) -> Tensor:
     return key.astype(jnp.uint32)
 
 
-@partial(jax.jit, static_argnames=("shape", "dtype"))
-def draw_uniform(words: Tensor, shape: tuple[int, ...], dtype: Any) -> Tensor:
+@partial(jax.jit, static_argnames=("shape", "dtype", "sharding"))
+def draw_uniform(
+    words: Tensor, shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
+) -> Tensor:
     with jax.threefry_partitionable(True):
-        return jax.random.uniform(wrap(words), shape, dtype)
+        return jax.random.uniform(wrap(words), shape, dtype, out_sharding=sharding)
 
 
-@partial(jax.jit, static_argnames=("shape", "dtype"))
-def draw_normal(words: Tensor, shape: tuple[int, ...], dtype: Any) -> Tensor:
+@partial(jax.jit, static_argnames=("shape", "dtype", "sharding"))
+def draw_normal(
+    words: Tensor, shape: tuple[int, ...], dtype: Any, sharding: NamedSharding | None = None
+) -> Tensor:
     double = dtype == jnp.float64
-    uniform = draw_uniform(words, shape, jnp.dtype(jnp.float64 if double else jnp.float32))
+    drawn = jnp.dtype(jnp.float64 if double else jnp.float32)
+    uniform = draw_uniform(words, shape, drawn, sharding)
     return core.normal_from_uniform(uniform, jnp, double).astype(dtype)
 
 

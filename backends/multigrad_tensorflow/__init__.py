@@ -13,6 +13,7 @@ from multigrad.backend import (
     Interop,
     Kernels,
     Models,
+    Ranks,
     Tensors,
 )
 
@@ -31,7 +32,9 @@ from . import (
     ops,
     override,
     random,
+    ranks,
     regions,
+    replicas,
     retrace,
     vjp,
 )
@@ -96,7 +99,8 @@ backend = Backend(
         override=override.override,
         is_operation=override.is_operation,
     ),
+    ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = capture  # the same files in every backend
+_ = capture, replicas  # the same files in every backend; replicas of tf.distribute

@@ -31,6 +31,7 @@ from . import (
     capture_parts,
     capture_places,
     capture_quantization,
+    capture_replicas,
     capture_shapes,
     capture_tape,
     dispatch,
@@ -142,6 +143,7 @@ REFUSED: dict[Any, str] = {
         SEEDED,
     ),
     **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
+    **capture_replicas.REFUSED,
     tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
 }
 
@@ -160,6 +162,7 @@ DIALECT = Dialect(
         tf.function: undecorated,
         tf.recompute_grad: undecorated,
         tf.GradientTape: capture_tape.Tape,
+        **capture_replicas.HIDDEN,
     },
     mutable=False,
     protocol=False,

@@ -14,7 +14,9 @@ from multigrad.capture import factors, linalg
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
-with tf.init_scope():  # a function being compiled may be what imports this: XLA cannot factor
+# In a graph of its own: a function being compiled may be what imports this, and XLA cannot factor;
+# to run them would settle which devices there are, before the user could.
+with tf.Graph().as_default():
     SLOGDET, QR, LU = (type(f([[1.0]])) for f in (tf.linalg.slogdet, tf.linalg.qr, tf.linalg.lu))
 
 

@@ -180,7 +180,7 @@ def is_exporting() -> bool:
 def make_nothing() -> Tensor:
     """Return a tensor without elements, the value of the captured check."""
     with tf.init_scope():
-        return tf.zeros([0])
+        return tf.zeros([0], tf.int32)
 
 
 class FrameSpec(tf.TensorSpec):
@@ -192,7 +192,8 @@ class FrameSpec(tf.TensorSpec):
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__([0], tf.float32)
+        # Of integers, which a function on DTensors takes from anywhere.
+        super().__init__([0], tf.int32)
         # The rule in force outside of the graph, by scope; a scope that nothing in it depends on is
         # left out.
         self.words: dict[str, str] = {}

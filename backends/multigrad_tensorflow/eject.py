@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from multigrad import random as core
 from multigrad.backend import Ejection
+from multigrad.random import draws
 
 from . import arrays, attach, random
 
@@ -48,7 +49,27 @@ def fold_in(key: Tensor, n: int) -> Tensor:
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Uniforms in [0, 1) of x's shape and dtype, as `jax.random.uniform` has them, to the bit."""
-    return random.shape_like(random.draw_uniform(key, tf.size(x, tf.int64), x.dtype), x)
+    return random.shape_like(random.draw_uniform(key, tf.range(tf.size(x, tf.int64)), x.dtype), x)
+
+
+def words_of(key: Tensor) -> Tensor:
+    """The words of a key."""
+    return key
+
+
+def counters(key: Tensor, x: Tensor) -> Tensor:
+    """The numbers of x's elements."""
+    return tf.range(tf.size(x, tf.int64))
+
+
+def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
+    """Draw with NumPy; the key is concrete, because there is no trace."""
+    return tf.convert_to_tensor(draw(key.numpy().tolist(), x.shape, x.dtype.as_numpy_dtype))
+
+
+def lay_out(key: Any, shape: Any) -> Any:
+    """The key, and a draw cut into blocks: (start, stop, the first counter)."""
+    return key, draws.whole_blocks(shape)
 
 
 EJECTION = Ejection(
@@ -70,7 +91,11 @@ EJECTION = Ejection(
     forms={
         arrays.array: array,
         random.draw_key: draw_key,
+        random.counters: counters,
+        random.draw_with_numpy: draw_with_numpy,
+        draws.lay_out: lay_out,
         random.fold_in: fold_in,
         random.uniform_like: uniform_like,
+        random.words_of: words_of,
     },
 )

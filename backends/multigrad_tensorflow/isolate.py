@@ -1,4 +1,4 @@
-"""Code that runs for a proof: eagerly, whatever graph is built around it."""
+"""Code that runs for a proof: eagerly, whatever graph is built around it, and on one replica."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from .collectives import ALONE
+
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Return what a function returns, run eagerly.
 
     While a graph is built it runs on a thread of its own: `tf.init_scope` would stop tapes that
-    begin inside of it too.
+    begin inside of it too. So it does within a strategy, of which a thread knows nothing: the other
+    replicas have nothing to prove, and would be waited for.
     """
-    if tf.executing_eagerly():
+    ALONE.set(True)  # the context is a copy, of the proof's own
+    if tf.executing_eagerly() and not tf.distribute.has_strategy():
         return run()
     results: list[Any] = []
     failures: list[BaseException] = []

@@ -8,9 +8,11 @@ from typing import Any
 from multigrad.backend import compositions
 from multigrad.ir.op import Op
 
-from . import activations, arrays, elementwise
+from . import activations, arrays, collectives, elementwise
 
-OWN: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OWN: dict[Op, Callable[..., Any]] = {
+    **elementwise.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
+}  # fmt: skip
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 NAMES = f"{elementwise.NAMES}; {activations.NAMES}"
 

@@ -14,6 +14,8 @@ import tensorflow as tf
 from multigrad import random as core
 from multigrad.errors import RuleValueError
 
+from .dtensors import place_like
+
 Tensor: TypeAlias = Any
 
 NAMESPACE = SimpleNamespace(log=tf.math.log, log1p=tf.math.log1p, sqrt=tf.math.sqrt, where=tf.where)
@@ -21,6 +23,8 @@ NAMESPACE = SimpleNamespace(log=tf.math.log, log1p=tf.math.log1p, sqrt=tf.math.s
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
     """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    if isinstance(key, core.PlacedKey):
+        return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
     if isinstance(key, tuple) and isinstance(n, int):
         return core.fold_in(key, n)
     count = tf.cast(n, tf.uint32)
@@ -32,7 +36,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     core.check_dtype(x.dtype.name)
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.uniform, key, x)
-    return shape_like(draw_uniform(key, tf.size(x, tf.int64), x.dtype), x)
+    return shape_like(draw_uniform(words_of(key), counters(key, x), x.dtype), x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
@@ -41,7 +45,8 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.normal, key, x)
     double = x.dtype == tf.float64
-    uniform = draw_uniform(key, tf.size(x, tf.int64), tf.float64 if double else tf.float32)
+    wide = tf.float64 if double else tf.float32
+    uniform = draw_uniform(words_of(key), counters(key, x), wide)
     normal = core.normal_from_uniform(uniform, NAMESPACE, double)
     return shape_like(tf.cast(normal, x.dtype), x)
 
@@ -80,13 +85,35 @@ def is_eager_on_cpu(x: Tensor) -> bool:
 
 def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
     """Draw with the core; the key is concrete, because there is no trace."""
-    pair = key if isinstance(key, tuple) else tuple(key.numpy().tolist())
-    return tf.convert_to_tensor(draw(pair, tuple(x.shape), x.dtype.as_numpy_dtype))
+    words = words_of(key)
+    pair = words if isinstance(words, tuple) else tuple(words.numpy().tolist())
+    if isinstance(key, core.PlacedKey):
+        pair = core.PlacedKey(pair, int(key.start), tuple(map(int, key.whole)))
+    return place_like(tf.convert_to_tensor(draw(pair, tuple(x.shape), x.dtype.as_numpy_dtype)), x)
 
 
-def draw_uniform(key: Tensor, size: Tensor, dtype: Any) -> Tensor:
-    """Draw a flat array of uniforms."""
-    index = tf.range(size)
+def words_of(key: Tensor) -> Tensor:
+    """Return the words of a key, which may be placed."""
+    return key.key if isinstance(key, core.PlacedKey) else key
+
+
+def counters(key: Tensor, x: Tensor) -> Tensor:
+    """Count x's elements, as the whole array does where the key is placed: int64, flat."""
+    if not isinstance(key, core.PlacedKey):
+        return tf.range(tf.size(x, tf.int64))
+    count = tf.cast(key.start, tf.int64)
+    known = all(isinstance(length, int) for length in (*key.whole, *x.shape))
+    if known and core.split_axes(key.whole, x.shape) == 0:
+        return count + tf.range(x.shape.num_elements(), dtype=tf.int64)
+    core.check_axes(key.whole, x.shape.rank)
+    lengths = tf.shape(x, tf.int64)
+    for axis, stride in enumerate(core.strides(key.whole)):
+        count = count[..., None] + tf.range(lengths[axis]) * tf.cast(stride, tf.int64)
+    return tf.reshape(count, [-1])
+
+
+def draw_uniform(key: Tensor, index: Tensor, dtype: Any) -> Tensor:
+    """Draw the uniforms at flat counters."""
     high = tf.bitwise.right_shift(index, tf.constant(32, tf.int64))
     x, y = encrypt(key, tf.cast(high, tf.uint32), tf.cast(index, tf.uint32))
     if dtype == tf.float64:

@@ -13,6 +13,7 @@ from multigrad.backend import (
     Interop,
     Kernels,
     Models,
+    Ranks,
     Tensors,
 )
 
@@ -37,6 +38,7 @@ from . import (
     models,
     ops,
     random,
+    ranks,
     render,
     vjp,
 )
@@ -72,6 +74,7 @@ backend = Backend(
         call=attach.call,
         attach=as_it_is.attach,
         bind=attach.bind,
+        around_bare=attach.around_bare,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         namespace=attach.NAMESPACE,
@@ -114,6 +117,7 @@ backend = Backend(
         override=models.override,
         is_operation=models.is_operation,
     ),
+    ranks=Ranks(group=ranks.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

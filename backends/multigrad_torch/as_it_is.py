@@ -6,13 +6,14 @@ torch.func transform, whose tensors die with it, backward runs it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import Function
 
 from .attach import tracing_state, transforms_active, warn_of_trace
+from .distributed_tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
 
 Tensor: TypeAlias = torch.Tensor
 Run = Callable[..., tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]], tuple[int, ...]]]
@@ -27,6 +28,9 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
         tensors: its inputs.
         name: what it is called in messages and profiles.
     """
+    layouts = [layout_of(x) if is_distributed(x) else None for x in tensors]
+    if any(layouts):
+        refuse_odd(name, tensors)
     is_traced = tracing_state() is not None
     if is_traced:
         warn_of_trace(f"{name} for the gradient")
@@ -35,10 +39,12 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
         with torch.no_grad():  # what the function closes over gets no gradient
             return run(*tensors)[0]
-    return _apply_once(run, tensors, name)
+    return _apply_once(run, tensors, name, layouts)
 
 
-def _apply_once(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+def _apply_once(
+    run: Run, tensors: tuple[Tensor, ...], name: str, layouts: Sequence[Layout | None]
+) -> tuple[Tensor, ...]:
     """Run it now; backward calls what it returned."""
     with torch.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
@@ -56,7 +62,8 @@ def _apply_once(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tenso
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
             _ = ctx.saved_tensors
-            return pull(*cotangents, ctx=ctx)
+            gradients = pull(*cotangents, ctx=ctx)
+            return tuple(lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True))
 
     NativeFunction.__name__ = name
     return NativeFunction.apply(*tensors)

@@ -12,6 +12,8 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.backend.emitted import find_like
 
+from .distributed_tensors import is_distributed, run_bare, run_distributed
+
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
@@ -33,6 +35,13 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native.__doc__ = f"{emitted.name}, as emitted by multigrad."
     native.eager = namespace.get(f"{emitted.identifier}_eager", native)
     native.prepare = namespace.get(f"{emitted.identifier}_prepare")
+    native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
+    # Of what runs on DTensors.
+    native.emitted = emitted
+    native.elementwise = None
+    native.subject = emitted.name
+    native.tensors = len(emitted.inputs)
+    native.whole = None
     # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
     torch._dynamo.allow_in_graph(native)
     return native
@@ -88,8 +97,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         transformed = saying_what_is_kept(native, transformed)
     count, run = len(emitted.inputs), eager
     if native.prepare is not None:
-        constants = Constants(native.prepare, emitted)
-        like, of = constants.like, constants.of
+        like, of = native.constants.like, native.constants.of
 
         def run(*args: Any) -> Any:
             return eager(*args[:count], of(args[like], args[count:]))
@@ -230,4 +238,34 @@ def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     if native.eager is native:  # with forward mode there is one class only
         return native.apply, native.apply
     # Function.apply looks for default arguments in Python first; its base is the C implementation.
-    return super(Function, native.eager).apply, super(native, native).apply
+    eager, transformed = super(Function, native.eager).apply, super(native, native).apply
+    count, prepare = native.tensors, native.prepare
+
+    def local(x: Tensor, *rest: Any) -> Any:
+        """Apply it to this process's part of a DTensor."""
+        if type(x) not in KINDS or transforms_active() or count_modes():
+            return transformed(x, *rest)
+        if prepare is None:
+            return eager(x, *rest)
+        tensors, values = rest[: count - 1], rest[count - 1 :]
+        like = (x, *tensors)[native.constants.like]
+        return eager(x, *tensors, native.constants.of(like, values))
+
+    def anywhere(*args: Any) -> Any:
+        if any(map(is_distributed, args[:count])):
+            return run_distributed(native, args[:count], args[count:], local)
+        return transformed(*args)
+
+    return eager, anywhere
+
+
+def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
+    """Return an emitted bare rule that runs on DTensors too."""
+    name = function.__name__
+
+    def run(grad_out: Tensor, *args: Any) -> Tensor:
+        if type(grad_out) in KINDS:
+            return function(grad_out, *args)
+        return run_bare(function, elementwise, name, grad_out, args)
+
+    return run

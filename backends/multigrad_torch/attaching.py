@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from multigrad.attribution.composites import Composite
+from multigrad.attribution.kinds import is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.handle import Attachment, Row, named
 from multigrad.models.selectors import Choice, Layer, OperationChoice, choose
 
 from .composed import plan_composite
 from .layer_acting import InsideActing, LayerActing, OnLayer
-from .layer_rules import is_layer_rule, rule_of_operation
+from .layer_rules import rule_of_operation
 from .operation_acting import OperationsActing, QuietActing, RootActing, may_call
 from .operation_mode import OperationMode
 from .operations import find_operation, operation_names

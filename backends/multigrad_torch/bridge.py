@@ -17,8 +17,19 @@ def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
     if x.dtype is torch.bfloat16:
         import ml_dtypes
 
-        return x.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return x.numpy()
+        return share(x.contiguous().view(torch.uint16)).view(ml_dtypes.bfloat16)
+    return share(x)
+
+
+def share(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return an array on a tensor's memory, which may be freed and resized as before.
+
+    `Tensor.numpy()` forbids that for good, and `fully_shard` frees what it has gathered.
+    """
+    try:
+        return np.from_dlpack(x)  # type: ignore[arg-type]
+    except (BufferError, RuntimeError, TypeError):  # another class of tensors, or a dtype
+        return x.numpy()
 
 
 def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:

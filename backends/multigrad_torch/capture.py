@@ -27,6 +27,7 @@ from . import (
     attributes,
     capture_arrays,
     capture_asserted,
+    capture_collectives,
     capture_convolutions,
     capture_elementwise,
     capture_gradients,
@@ -232,7 +233,7 @@ ALIASES: dict[Any, Any] = {
     **capture_layers.ALIASES, **capture_convolutions.ALIASES, **asked.ALIASES,
     **capture_gradients.ALIASES,
     **capture_losses.ALIASES, **capture_pooling.ALIASES, **capture_views.ALIASES,
-    **capture_selected.ALIASES, **creation.creators(("torch",)),
+    **capture_selected.ALIASES, **capture_collectives.ALIASES, **creation.creators(("torch",)),
     _T.__getitem__: getitem,
     _T.max: max_, _T.min: min_, _T.add: methods.add,
     _T.__radd__: methods.add, _T.__rsub__: rsub, _T.__rtruediv__: rdiv, _T.__rdiv__: rdiv,
@@ -276,7 +277,8 @@ def eagerly() -> AbstractContextManager[Any]:
 
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return what records a function of torch's own code, or an operator of a package."""
-    return capture_asserted.PRIVATE.get(function) or custom_ops.find_custom_op(function)
+    private = capture_asserted.PRIVATE.get(function) or capture_collectives.PRIVATE.get(function)
+    return private or custom_ops.find_custom_op(function)
 
 
 class Generator:
@@ -318,6 +320,7 @@ SET = """
 REFUSED = {
     **{operator.attrgetter(name)(torch): CHANGES for name in READ.split()},
     **{operator.attrgetter(name)(torch): SWITCHES for name in SET.split()},
+    **dict.fromkeys(capture_collectives.OUTSIDE, CHANGES),
 }
 
 register_dialect(
@@ -334,6 +337,7 @@ register_dialect(
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
             **capture_asserted.HIDDEN,
+            **capture_collectives.HIDDEN,
             **capture_convolutions.HIDDEN,
             **capture_gradients.HIDDEN,
             torch.is_tensor: is_tensor,

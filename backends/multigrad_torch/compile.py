@@ -66,6 +66,10 @@ def is_exporting() -> bool:
 def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
     """What Dynamo traces in the place of `Activation.__call__`; with values, of `call_with`."""
     subject = (activation.key, activation.forward.key)
+    if is_partial(x):
+        torch._dynamo.graph_break(msg="a partial DTensor")
+        return apply_activation(activation, x, values)
+    x = keep_placements(x)
     name = ask(subject, (x, len(values)), True)[0]
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
@@ -98,6 +102,10 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         tensors = [tensor.detach() for tensor in tensors]
+    if any(map(is_partial, tensors)):
+        torch._dynamo.graph_break(msg="a partial DTensor")
+        return apply_function(function, args, kwargs)
+    tensors = [keep_placements(x) for x in tensors]
     return getattr(CALLS, name + "_assemble")(run(name, *tensors))
 
 
@@ -121,6 +129,16 @@ def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]
             is_read = True
         else:
             return name, tensors
+
+
+def is_partial(x: Tensor) -> bool:
+    """Return whether the parts of a DTensor are still to be added up; eager code refuses that."""
+    return hasattr(x, "placements") and any(each.is_partial() for each in x.placements)
+
+
+def keep_placements(x: Tensor) -> Tensor:
+    """Return a DTensor whose gradient is to lie as it does, and another tensor as it is."""
+    return x.redistribute(placements=x.placements) if hasattr(x, "placements") else x
 
 
 def run(name: str, *inputs: Any) -> Any:

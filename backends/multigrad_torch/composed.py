@@ -9,13 +9,14 @@ from typing import Any
 from torch import nn
 
 from multigrad.attribution.composites import Composite
+from multigrad.attribution.kinds import is_layer_rule
 from multigrad.errors import RuleValueError
 from multigrad.models.handle import Row, named
 from multigrad.models.selectors import Layer
 
 from .layer_acting import InsideActing, LayerActing, MergedActing, OnLayer
 from .layer_kinds import OPERATIONS, kind_of
-from .layer_rules import CallRule, is_layer_rule, rule_of_calls
+from .layer_rules import CallRule, rule_of_calls
 from .operation_acting import OperationsActing, may_call
 from .operation_mode import OperationMode
 from .rule_over import PlainRule

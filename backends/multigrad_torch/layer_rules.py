@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.attribution.batch_norm import merge_batch_norm
-from multigrad.attribution.kinds import LayerRule
+from multigrad.attribution.kinds import LayerRule, is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.handle import named
 
@@ -20,11 +20,6 @@ from .rule_over import MERGES, PlainRule, is_compiling, may_have_gradient, refus
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
-
-
-def is_layer_rule(rule: Any) -> bool:
-    """Return whether a rule reads what its layer holds."""
-    return callable(getattr(rule, "over", None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,7 +44,8 @@ class Activation(nn.Module):
         spiking: whether it gives what its name says; see `set_spiking_mode`.
 
     The params of the own rule are attributes too: `act.alpha`, which may be assigned. The step of
-    one that is a schedule (`xg.schedule`) is part of `state_dict()`.
+    one that is a schedule (`xg.schedule`) is part of `state_dict()`, by the name `alpha_count`, and
+    so of what `torch.distributed.checkpoint` saves and loads, on any number of processes.
 
     Shape: input and output `(*)`, any float dtype.
 
@@ -88,7 +89,10 @@ class Activation(nn.Module):
     def __getattr__(self, name: str) -> Any:
         # Last of all: what torch and its subclasses look up.
         params = self._own_params()
-        return params[name] if name in params else super().__getattr__(name)
+        if name in params:
+            return params[name]
+        counts = self._counts() if name.endswith(COUNT) else {}
+        return counts[name] if name in counts else super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_known = name in self.__dict__ or hasattr(type(self), name)
@@ -110,8 +114,19 @@ class Activation(nn.Module):
     # where there is a schedule, and as a tensor, which every format of checkpoints takes.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, schedule in self._schedules().items():
-            destination[f"{prefix}{name}{COUNT}"] = torch.tensor(schedule.count, device="cpu")
+        for name, count in self._counts().items():
+            destination[f"{prefix}{name}"] = count
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the buffers; asked for the own ones alone, as torch.distributed.checkpoint asks
+        for what a state dict holds, also the steps of schedules.
+        """
+        yield from super().named_buffers(prefix, recurse, remove_duplicate)
+        if not recurse:  # what walks a whole model, as DDP does, would send them to all at forward
+            for name, count in self._counts().items():
+                yield f"{prefix}{'.' if prefix else ''}{name}", count
 
     def _load_from_state_dict(
         self,
@@ -140,6 +155,13 @@ class Activation(nn.Module):
                 schedule.load_state_dict({"count": own[key]})
             elif strict:
                 missing_keys.append(key)
+
+    def _counts(self) -> dict[str, torch.Tensor]:
+        """Return the steps at which schedules stand, by their names in a state dict."""
+        return {
+            f"{name}{COUNT}": torch.tensor(schedule.count, device="cpu")
+            for name, schedule in self._schedules().items()
+        }
 
     def _schedules(self) -> dict[str, Schedule]:
         """Return the schedules among the own rule's params, those of its parts too, by name."""
@@ -184,5 +206,7 @@ class Activation(nn.Module):
         words = [act.forward.words]
         if act.rule is not None:
             words.append(f"rule={getattr(act.rule, 'name', act.rule)!r}")
+        shards = getattr(act.rule, "shards", None)
+        words += [] if shards is None else [str(shards)]
         words += [f"{name}={value!r}" for name, value in act.params.items()]
         return ", ".join(words)

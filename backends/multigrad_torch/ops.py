@@ -8,12 +8,14 @@ from typing import Any
 from multigrad.backend import compositions
 from multigrad.ir.op import Op
 
-from . import activations, arrays, elementwise, shapes
+from . import activations, arrays, collectives, elementwise, shapes
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED"]
 
-OWN: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OWN: dict[Op, Callable[..., Any]] = {
+    **elementwise.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
+}  # fmt: skip
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 NAMES = f"{elementwise.NAMES}; {activations.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
 

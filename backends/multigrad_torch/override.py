@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from multigrad.attribution.composites import Composite
+from multigrad.attribution.kinds import is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError, suggest
 from multigrad.functions.custom_gradient import name_of
 from multigrad.models.over import over
 
-from .layer_rules import is_layer_rule, rule_of_operation
+from .layer_rules import rule_of_operation
 from .operation_mode import OperationMode, is_entered, refuse
 from .operations import find_operation, operation_names
 from .rule_over import is_compiling

@@ -23,8 +23,10 @@ from multigrad.errors import GradientError
 from multigrad.ground.threads import make_lock
 
 from . import sharded
+from .distributed_tensors import is_distributed, lay_out, layout_of
 from .module_forwards import Forwards, forget, forwards_of, rules_for
 from .odd_gradients import apply_to_gradient, apply_unscaled
+from .reduced import Reduction, ddp_class
 
 Tensor: TypeAlias = Any
 # Modules whose forward never runs; the last is nn.MultiheadAttention's projection.
@@ -34,8 +36,11 @@ HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 class ParamHooks:
     """The hooks on one model; `remove()` takes them off, as does leaving them as a context."""
 
-    def __init__(self, model: nn.Module, unscale: Any = None) -> None:
+    def __init__(self, model: nn.Module, unscale: Any = None, reduced: bool = False) -> None:
         self.unscale = unscale
+        self.reduced = reduced
+        self.reductions: weakref.WeakKeyDictionary[nn.Module, Reduction]
+        self.reductions = weakref.WeakKeyDictionary()
         self._model = weakref.ref(model)
         self._hooks: list[ParamHook] = []
         self.renew()
@@ -48,6 +53,23 @@ class ParamHooks:
         model = self._model()
         if model is not None:
             self._hooks += hook_tree(model, self)
+        if model is not None and self.reduced:
+            self._find_reductions(model)
+
+    def _find_reductions(self, model: nn.Module) -> None:
+        """Give the hooks what reduces their parameters: a module in the model, or around it."""
+        kind = ddp_class()
+        around = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
+        for module in [*around, *(each for each in model.modules() if isinstance(each, kind))]:
+            reduction = self.reductions.get(module)
+            if reduction is None:
+                reduction = self.reductions[module] = Reduction(module)
+                for parameter in module._module_parameters:
+                    hook = find_hook(parameter)
+                    if isinstance(hook, ReducedHook) and hook.asked is self:
+                        hook.reduction = reduction
+                        reduction.hooks.append(hook)
+            reduction.note_forward()
 
     def remove(self) -> None:
         """Take the hooks off; the model is as before."""
@@ -70,7 +92,9 @@ class ParamHooks:
         self.remove()
 
 
-def attach_param_hooks(model: nn.Module, *, unscale: Any = None) -> ParamHooks:
+def attach_param_hooks(
+    model: nn.Module, *, unscale: Any = None, reduced: bool = False
+) -> ParamHooks:
     """Let rules of scope "params" and "all" act on the gradients of a model's parameters.
 
     The rule is that in force at the forward that backward belongs to, so it acts even where
@@ -80,6 +104,15 @@ def attach_param_hooks(model: nn.Module, *, unscale: Any = None) -> ParamHooks:
     yourself where code calls a method (`model.encode(x)`, `model.forward(x)`) of a model that it
     never calls; then the rule around backward acts. Code that torch.compile has made before is not
     aware of hooks unless it is a compiled module: attach first, then compile.
+
+    On several processes: a parameter of DistributedDataParallel has a gradient on each, of which
+    DDP makes the mean. A rule acts on each process's own, before that; with `reduced`, on the mean,
+    as on one device with the whole batch. Gradients accumulated under `no_sync` are part of the
+    mean, and the rule acts once, on all. Each communication hook of DDP comes before the rule. It
+    adds no communication, but for one number for each parameter under `find_unused_parameters` and
+    `static_graph`. The parameters of `fully_shard` have reduced gradients always, and on those that
+    nothing reduces rules act as without. `xg.apply_to_gradients` acts where it is called: between
+    backward and `optimizer.step()` gradients are reduced.
 
     Example:
         >>> hooks = attach_param_hooks(model)
@@ -92,15 +125,17 @@ def attach_param_hooks(model: nn.Module, *, unscale: Any = None) -> ParamHooks:
         model: the model.
         unscale: the `torch.amp.GradScaler` that scales the loss, so that rules get the gradients
             without its scale (and what they return is scaled again, for `scaler.step`).
+        reduced: act on the gradients of DistributedDataParallel after its all-reduce.
 
     Returns:
         The hooks: `remove()` takes them off.
 
     Raises:
         GradientError: the model is a FullyShardedDataParallel, whose parameters get no gradient of
-            their own.
+            their own. In backward, with `reduced`: the gradient was added to one on which a rule
+            has acted; a random rule has no key, so processes would part.
     """
-    return ParamHooks(model, unscale)
+    return ParamHooks(model, unscale, reduced)
 
 
 def remove_param_hooks(model: nn.Module) -> None:
@@ -147,7 +182,11 @@ class ParamHook:
 
     def __call__(self, grad: Tensor) -> Tensor:
         in_force = self.rule()
-        return grad if in_force is None else self.apply(in_force, grad)
+        if in_force is None:
+            return grad
+        if is_distributed(grad):  # its parts may not be added up yet
+            grad = lay_out(grad, layout_of(self.parameter()))
+        return self.apply(in_force, grad)
 
     def rule(self) -> RuleInForce | None:
         """Return the rule that acts on the gradient that has come."""
@@ -211,6 +250,22 @@ class ShardedHook(ParamHook):
         self._left = weakref.ref(parameter.grad)
 
 
+class ReducedHook(ParamHook):
+    """The hook on a parameter whose gradient is the mean of processes' own, once backward ends."""
+
+    reduction: Reduction | None = None
+    has_acted = False  # on the gradient that is there
+
+    def __call__(self, grad: Tensor) -> Tensor:
+        if self.reduction is None:
+            return super().__call__(grad)
+        parameter = self.parameter()
+        if parameter is not None and parameter.grad is None:
+            self.has_acted = False
+        self.reduction.reach(self, self.rule())
+        return grad
+
+
 def nothing() -> None:
     """Stand for a gradient that is not there."""
 
@@ -261,9 +316,12 @@ def _hook_below(
     chain = (module, *around)
     for name, parameter in own_parameters(module):
         owner = owners.get(id(parameter))
-        kind = ParamHook if owner is None else ShardedHook
+        kind = ReducedHook if asked is not None and asked.reduced else ParamHook
+        kind = kind if owner is None else ShardedHook
         parameter = parameter if owner is None else owner
         hook = find_hook(parameter)
+        if hook is not None and asked is not None and hook.asked is not None:
+            refuse_both(hook.asked, asked)
         if hook is None or (asked is not None and hook.asked is None):
             with _lock:
                 known = find_hook(parameter)
@@ -278,6 +336,15 @@ def _hook_below(
     for child in module._modules.values():
         if child is not None and not isinstance(child, HOLDERS) and child not in around:
             _hook_below(child, chain, asked, owners, made)
+
+
+def refuse_both(before: ParamHooks, asked: ParamHooks) -> None:
+    """Raise where the hooks that a model has act at another time than those that are asked for."""
+    if before.reduced != asked.reduced:
+        raise GradientError(
+            f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
+            "them off first, multigrad.hook.remove_param_hooks(model)"
+        )
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend.contract import Backend
@@ -18,26 +19,87 @@ _counting = make_lock()
 
 
 class Counter:
-    """Counts calls that draw, at forward, from 0; safe between threads.
+    """Counts calls that draw, at forward; safe between threads.
 
-    `serial` tells counters apart, also from those that are gone.
+    Attributes:
+        start: the number of the first call: 0, or a tensor where it is known at run time only.
+        number: calls so far, besides those in branches that have not been joined.
+        serial: tells counters apart, also from those that are gone.
+        home: the branch in which it was made, and so counts by itself.
     """
 
-    __slots__ = ("count", "serial")
+    __slots__ = ("home", "number", "serial", "start")
 
-    def __init__(self) -> None:
-        self.count: Any = 0
+    def __init__(self, start: Any = 0) -> None:
+        self.start = start
+        self.number = 0
         self.serial = next(_serials)
+        self.home = BRANCH.get()
+
+    @property
+    def count(self) -> Any:
+        """The number of the next call."""
+        return self.start + self.number_in(BRANCH.get())
+
+    def number_in(self, branch: Branch | None) -> int:
+        """Return how many calls there were, as a branch sees it."""
+        if branch is None or branch is self.home:
+            return self.number
+        began = branch.began.get(self)
+        if began is None:
+            began = branch.began[self] = self.number_in(branch.outer)
+        return began + branch.numbers.get(self, 0)
 
     def __next__(self) -> Any:
         with _counting:
-            n, self.count = self.count, self.count + 1
+            n = self.count
+            self.advance(1)
         return n
 
     def advance(self, number: int) -> None:
-        """Skip calls that compiled code has made."""
+        """Skip calls that compiled code, or all branches, have made."""
+        branch = BRANCH.get()
         with _counting:
-            self.count += number
+            if branch is None or branch is self.home:
+                self.number += number
+            else:
+                branch.numbers[self] = branch.numbers.get(self, 0) + number
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """Where calls are counted apart: one of several that run the same code beside each other, each
+    of which counts on from where they parted.
+
+    Attributes:
+        outer: the branch that they parted in.
+        began: by counter, where they parted; one mapping for all of them.
+        numbers: by counter, the calls in this one.
+    """
+
+    outer: Branch | None
+    began: dict[Counter, int]
+    numbers: dict[Counter, int] = field(default_factory=dict)
+
+
+BRANCH: ContextVar[Branch | None] = ContextVar("multigrad_branch", default=None)
+
+
+def part(number: int) -> list[Branch]:
+    """Return branches of what runs here."""
+    began: dict[Counter, int] = {}
+    return [Branch(BRANCH.get(), began) for _ in range(number)]
+
+
+def join(branches: Sequence[Branch]) -> dict[Counter, int]:
+    """Count on here from where the branch stands that has counted most; return how far that is."""
+    counters = {counter for branch in branches for counter in branch.numbers}
+    most = {
+        counter: max(branch.numbers.get(counter, 0) for branch in branches) for counter in counters
+    }
+    for counter, number in most.items():
+        counter.advance(number)
+    return most
 
 
 @dataclass(frozen=True, slots=True, eq=False)

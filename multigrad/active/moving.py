@@ -35,7 +35,9 @@ class Moving:
         return alive(self._holders)
 
     def follow(self, follower: Any) -> None:
-        """Let `follower.on_move(moving)` be called after each move."""
+        """Let `follower.on_move(moving)` be called after each move, and `before_step(moving)`
+        before it is stepped: a checkpoint may have brought the follower elsewhere.
+        """
         self._followers.append(weakref.ref(follower, self._followers.remove))
 
     def unfollow(self, follower: Any) -> None:

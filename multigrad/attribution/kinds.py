@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..functions.function import Function
+from ..rulebook.rule import Rule
 
 # What each computes, as its Function takes it; attributes are fixed, by keyword. `out` is last and
 # may be left out: what the layer computed of the tensors before it, as a constant with regard to x
@@ -59,3 +60,8 @@ class LayerRule(Protocol):
             RuleTypeError: the rule has no meaning for that kind.
         """
         ...
+
+
+def is_layer_rule(rule: Any) -> bool:
+    """Return whether a rule reads what its layer holds; a `Rule` reads a gradient and an input."""
+    return callable(getattr(rule, "over", None)) and not isinstance(rule, Rule)

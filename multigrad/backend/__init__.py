@@ -33,6 +33,7 @@ from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
+from .ranks import Group, Ranks
 from .rows import compositions, rows_of
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "FastKernels",
     "GradientError",
     "Graph",
+    "Group",
     "Guest",
     "Imports",
     "Interop",
@@ -70,6 +72,7 @@ __all__ = [
     "Pattern",
     "Prepared",
     "Pull",
+    "Ranks",
     "Reader",
     "SharedBuffer",
     "T",

@@ -13,6 +13,8 @@ from ..passes.scalars import on_numbers, symbol_function
 from .contract import Backend
 from .discovery import backend_among
 
+OF_MASKS = (ops.MEAN, ops.STD, ops.VAR, ops.NORM, ops.COUNT_NONZERO)  # their results are floats
+
 
 def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
     """Compute one op at once, on the backend that owns its operands."""
@@ -50,8 +52,8 @@ def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ..
     values = operands[len(kept) :]
     dtypes = [str(getattr(value, "dtype", "bool")) for value in values]
     like = next((v for v, name in zip(values, dtypes, strict=True) if "float" in name), None)
-    if like is None and op in (ops.MEAN, ops.STD, ops.VAR, ops.NORM) and "bool" in dtypes[0]:
-        like_dtype = backend.tensors.dtype("float32")  # the share of a mask
+    if like is None and op in OF_MASKS and "bool" in dtypes[0]:
+        like_dtype = backend.tensors.dtype("float32")
         return tuple(cast(value, dtype=like_dtype) for value in operands)
     if like is None:  # integers among themselves, and with numbers: as the framework has it
         return operands

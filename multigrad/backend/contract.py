@@ -19,6 +19,7 @@ from .emitted import Emitted
 from .fast import FastKernels
 from .guest import Guest
 from .memory import SharedBuffer
+from .ranks import Ranks
 
 Tensor: TypeAlias = Any
 Key: TypeAlias = Any
@@ -146,6 +147,10 @@ class Autodiff:
 
     wrap: Callable[[Function], Function] | None = None
     """Goes around emitted functions that no native object holds."""
+
+    around_bare: Callable[[Function, bool], Function] | None = None
+    """Goes around emitted bare rules; given whether each element of the result depends on that
+    element of the inputs alone."""
 
     forward_mode: bool = False
     """Whether `render` makes use of a lowering's tangent map."""
@@ -354,6 +359,7 @@ class Backend:
     interop: Interop = Interop()
     imports: Imports = Imports()
     models: Models = Models()
+    ranks: Ranks = field(default_factory=Ranks)
     differences: Differences = field(default_factory=Differences)
     """Where its numbers are not those of the formulas."""
 

@@ -27,7 +27,7 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
         widened: makes a function compute 16-bit floats in float32 and round once.
     """
     absolute, tanh, clip = rows[ops.ABS], rows[ops.TANH], rows[ops.CLIP]
-    quantile = rows[ops.QUANTILE]
+    quantile, all_sum = rows[ops.QUANTILE], rows.get(ops.ALL_SUM)
 
     @widened
     def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
@@ -60,4 +60,17 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
     def median(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
         return quantile(x, axis=axis, keepdims=keepdims, q=0.5)  # torch's own: the lower of two
 
-    return rows_of(locals())
+    def all_norm(x: Tensor, of: Tensor, *, names: Any, ord: float) -> Tensor:
+        @widened
+        def whole(x: Tensor) -> Tensor:
+            assert all_sum is not None
+            if ord == 1:
+                return all_sum(x, of, names=names)
+            return all_sum(x**ord, of, names=names) ** (1 / ord)
+
+        return whole(x)
+
+    found = rows_of(locals())
+    if all_sum is None:  # listed as unsupported, as this is then
+        del found[ops.ALL_NORM]
+    return found

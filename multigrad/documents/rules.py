@@ -13,9 +13,11 @@ from ..active.identity import value_key
 from ..capture.signature import REQUIRED, TAKEN, Param, check_value, read_signature
 from ..errors import FormatError, MultigradError, RuleValueError
 from ..ground.ranges import Range
+from ..ground.shards import Shards
 from ..ir.array_values import ArrayValue
 from ..ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
 from ..passes.fields import (
+    MOST_PLACES,
     decode_value,
     describe,
     fail,
@@ -43,6 +45,7 @@ KINDS: dict[str, type] = {"float": float, "int": int, "bool": bool, "str": str}
 CHOICES: dict[str, tuple[Any, ...]] = {"dtype": FLOATS, "ndim": tuple(range(7))}
 RULE_FIELDS = ("name", "first_order", "bound", "doc", "params", "arrays", "graphs")
 COMPOSED_FIELDS = ("name", "first_order", "bound", "parts")
+OVER = ("over",)
 
 
 def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
@@ -53,14 +56,14 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
     """
     dot = f"{where}." if where else ""
     if type(data) is dict and "parts" in data:
-        read_fields(data, where, COMPOSED_FIELDS)
+        read_fields(data, where, COMPOSED_FIELDS, OVER)
         items = read_list(data["parts"], f"{dot}parts", MOST_PARTS)
         if not items:
             fail(f"{dot}parts", "a composed rule has at least one part")
         parts = [decode_rule(make, item, f"{dot}parts[{i}]") for i, item in enumerate(items)]
         own: dict[str, Any] = {"parts": tuple(parts)}
     else:
-        read_fields(data, where, RULE_FIELDS)
+        read_fields(data, where, RULE_FIELDS, OVER)
         own = {"function": _decode_function(make, data, dot)}
         own["ranges"] = _decode_ranges(data["params"], f"{dot}params")
     name = read_text(data["name"], f"{dot}name")
@@ -74,6 +77,8 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
         read_name(param, f"{dot}bound"): decode_value(value, f"{dot}bound.{param}")
         for param, value in bound.items()
     }
+    if "over" in data:
+        own["shards"] = decode_shards(data["over"], f"{dot}over")
     try:
         return make(name=name, native=False, first_order=first_order, **own).with_params(**values)
     except MultigradError as error:
@@ -83,7 +88,7 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
 def function_of_rule(make: Callable[..., Rule], data: Data) -> SavedRule:
     """Return what stands for a rule's function, from the data in a pickle; they are checked."""
     check_plain(data)
-    read_fields(data, "", RULE_FIELDS)
+    read_fields(data, "", RULE_FIELDS, OVER)
     return _decode_function(make, data, "")
 
 
@@ -134,6 +139,20 @@ def _decode_ranges(items: Data, where: str) -> dict[str, Range]:
         if not allowed.others <= names:
             fail(where, f"the range of {name!r} names a param that there is not")
     return found
+
+
+def decode_shards(data: Data, where: str) -> Shards:
+    """Return what a rule is taken over, from the data that `Shards.to_data` gives."""
+    if data == "shard":
+        return Shards(alone=True)
+    split: list[tuple[str, ...] | None] = []
+    for i, item in enumerate(read_list(data, where, MOST_PLACES)):
+        if item is None:
+            split.append(None)
+            continue
+        names = read_list(item, f"{where}[{i}]", MOST_PLACES)
+        split.append(tuple(read_text(name, f"{where}[{i}]", 100) for name in names))
+    return Shards(tuple(split))
 
 
 def _decode_param(data: Data, where: str) -> Param:

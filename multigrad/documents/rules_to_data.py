@@ -49,6 +49,9 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
         )
     bound = {name: _encode_param_value(rule, name, value) for name, value in rule.bound.items()}
     head = {"name": rule.name, "first_order": rule.first_order, "bound": bound}
+    if rule.shards is not None:  # the graphs are those of the whole array
+        head["over"] = rule.shards.to_data()
+        rule = rule.over_shards(None)
     if rule.function is None:
         inner = {**outer, **rule.bound}
         return {**head, "parts": [_encode(part, inner) for part in rule.resolved_parts()]}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+from .. import ops
 from ..backend.contract import Backend, Ejection
 from ..backend.emitted import Emitted, Made
 from ..backend.fast import FastKernels, disabled
@@ -56,6 +57,11 @@ def eject(
             f"backend {backend.name!r} does not say how its code stands in a file of its own "
             "(Backend.ejection); eject it for another backend, or save it with xg.save"
         )
+    if _draws_parts(graphs, backend):
+        raise UnsupportedOp(
+            f"{title} draws each shard's part of an array, which stands in no file of its own for "
+            f"{backend.name}: eject the rule without over= or axis_name=, or save it with xg.save"
+        )
     lowered = lower_graphs(graphs, _ejecting(backend, ejection, graphs), defaults, checks=True)
     namespace, emitted = lowered.native, lowered.emitted
     assert emitted is not None
@@ -73,6 +79,13 @@ def eject(
     text = f"{head}{write_parts(shaker, emitted.identifier)}"
     _check(text, _roots(ejection), title)
     return text
+
+
+def _draws_parts(graphs: FunctionGraph, backend: Backend) -> bool:
+    """Return whether a draw takes a key of its place, where the framework knows places."""
+    nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
+    placed = any(node.op is ops.PLACE_KEY for node in nodes)
+    return placed and backend.kernels.rows[ops.PLACE_KEY] is not ops.PLACE_KEY.numpy
 
 
 def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Backend:

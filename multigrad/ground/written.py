@@ -40,6 +40,11 @@ class WrittenRule(Protocol):
         ...
 
     @property
+    def shards(self) -> Any:
+        """What its reductions and draws are taken over; None: as the framework has it."""
+        ...
+
+    @property
     def bound(self) -> Mapping[str, Any]:
         """The params that are set, with their values."""
         ...

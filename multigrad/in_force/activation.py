@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from .. import registry
 from ..active.draws import FREE
 from ..active.present import at_present
+from ..active.ranks import CHECKED, note_applied
 from ..active.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use
@@ -24,7 +25,7 @@ from ..ground.fixed import FixedParams
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
-from ..rulebook.rule import BoundRule, Rule, read_number
+from ..rulebook.rule import BoundRule, Rule, read_number, rule_over
 from ..rulebook.under import forward_on, put_under
 from ..tracing.trace import Value, dtype_name
 
@@ -191,6 +192,8 @@ class Activation:
         """Return the activation of x under a rule that the caller gives."""
         backend = backend_of(x)
         self.tell(backend)
+        if CHECKED:
+            note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
         entry = put_under(bound_rule.specialization, self.forward).entry_on(backend, leaves)
@@ -206,6 +209,8 @@ class Activation:
         if in_force is not None and in_force.moves:
             return self._apply_present(x, at_present(in_force, backend))
         self.tell(backend)
+        if CHECKED:
+            note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         if in_force is None:
             function = plain(self.forward, backend, x)
         else:
@@ -216,7 +221,7 @@ class Activation:
                 self.tell_drawn(backend, in_force)
                 return y
             function = entry.bound(x, in_force.values, in_force.draws)
-        if backend.compiler.on_read is None:
+        if backend.compiler.on_read is None and not CHECKED:
             self._latest = (in_force, type(x), x.dtype, function)
         return function(x)
 
@@ -301,6 +306,8 @@ def activation(
     *,
     at_zero: float | None = None,
     threshold: float | None = None,
+    over: Any = None,
+    axis_name: Any = None,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
@@ -323,10 +330,13 @@ def activation(
             Sign. It is part of the activation's name: "Heaviside(at_zero=1.0)" means the same.
         threshold: of Ternary, which is the sign where abs(x) is above it and 0 elsewhere; 0.05 by
             default, as in larq. It is part of the name too: "Ternary(threshold=0.1)".
+        over: what the rule's reductions and draws are taken over, where the tensor is a part of an
+            array that is split over devices; see `Rule.over`.
+        axis_name: the mesh axes or the group that its first axis is split over.
 
     Raises:
         RuleError: an unknown activation (also a ValueError), rule or param (also a TypeError).
         TraceError: at the first call under a rule; the function cannot be captured.
         GradientError: there; its output has not the input's shape and dtype.
     """
-    return Activation(forward, rule, params, at_zero, threshold)
+    return Activation(forward, rule_over(rule, over, axis_name), params, at_zero, threshold)

@@ -10,13 +10,14 @@ from typing import Any
 
 from .. import registry
 from ..active.draws import FREE, Counter, Draws, keyed
+from ..active.ranks import CHECKED, compare
 from ..active.reads import Lookup, names_in, note_name, reading
 from ..backend.discovery import backend_of
 from ..backend.values import concrete_number, key_for
-from ..context import CURRENT, RuleInForce, apply_now
+from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..errors import BackendNotFound, RuleError
 from ..rulebook.bare import apply_rule
-from ..rulebook.rule import BoundRule, Rule
+from ..rulebook.rule import BoundRule, Rule, rule_over
 
 
 def apply_to_gradients(
@@ -25,6 +26,8 @@ def apply_to_gradients(
     params: Mapping[str, Any] | None = None,
     *,
     key: Any = None,
+    over: Any = None,
+    axis_name: Any = None,
 ) -> Any:
     """Apply a rule to each gradient of a pytree, with `tin=None`.
 
@@ -37,6 +40,10 @@ def apply_to_gradients(
             scope "params" or "all". Without one, the gradients are returned as they are.
         params: values for the rule's params.
         key: the key of random rules; each leaf counts as one application.
+        over: what the rule's reductions and draws are taken over, where each leaf is a part of an
+            array that is split over devices; see `Rule.over`. Gradients that every device holds
+            whole are no parts: leave it away for them.
+        axis_name: the mesh axes or the group that the leaves' first axis is split over.
 
     Returns:
         The same structure; every leaf keeps shape and dtype.
@@ -47,12 +54,15 @@ def apply_to_gradients(
     """
     import optree
 
-    in_force = _application(rule, params, key)
-    return optree.tree_map(  # type: ignore[return-value]
+    in_force = _application(rule_over(rule, over, axis_name), params, key)
+    applied = optree.tree_map(
         lambda leaf: None if leaf is None else _apply(in_force, leaf, rule is None),
         grads,
         none_is_leaf=True,
     )
+    if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
+        compare("apply_to_gradients")
+    return applied  # type: ignore[return-value]
 
 
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:

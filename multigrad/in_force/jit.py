@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..active.draws import FREE, Draws
+from ..active.draws import FREE, Counter, Draws
 from ..active.moving import Moving
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
@@ -205,28 +205,7 @@ def _reveal(
     bound_rule = BoundRule(in_force.specialization, merged, f"<traced {next(_serial)}>")
     if in_force.counter is None:
         return RuleInForce(bound_rule, FREE)
-    return RuleInForce(bound_rule, Draws(hidden.key, TracedCounter(hidden.count)))
-
-
-class TracedCounter:
-    """Counts applications from a number that is known at run time only."""
-
-    def __init__(self, start: Any) -> None:
-        self.start = start
-        self.number = 0  # applications so far
-
-    @property
-    def count(self) -> Any:
-        """The number of the next application."""
-        return self.start + self.number
-
-    def __next__(self) -> Any:
-        n, self.number = self.count, self.number + 1
-        return n
-
-    def advance(self, number: int) -> None:
-        """Skip applications that compiled code inside this one has made."""
-        self.number += number
+    return RuleInForce(bound_rule, Draws(hidden.key, Counter(hidden.count)))
 
 
 def count_applied(traced: ActiveRules) -> tuple[int, int]:

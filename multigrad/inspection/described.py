@@ -24,6 +24,7 @@ from ..estimators.declared import Estimator
 from ..registry import get, rules
 from ..rulebook.likeness import near_names, plain
 from ..rulebook.rule import Rule
+from .exchanges import Exchanged, exchanged_by
 
 LIBRARIES = ("multigrad.rules.", "multigrad.estimators.")
 TRIED = 0.5  # a param's value that no rule has for its default
@@ -53,6 +54,7 @@ class Described:
         params: those of a rule; the arguments of a Function but the first.
         without_tin: what a rule does without its forward's input.
         gradients: those of a Function, whose forward is the formula.
+        exchanged: what a rule exchanges over shards.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Described:
     source: str
     without_tin: str = ""
     gradients: str = ""
+    exchanged: Exchanged | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return this as plain data, as `multigrad rules --json` prints it."""
@@ -71,7 +74,11 @@ class Described:
             param.name: {"default": as_plain(param.default), "range": param.range or None}
             for param in self.params
         }
-        own = {"gradients": self.gradients} if self.gradients else {"without_tin": self.without_tin}
+        own: dict[str, Any] = {"gradients": self.gradients}
+        if self.exchanged is not None:
+            collectives = [each.to_dict() for each in self.exchanged.collectives]
+            own = {"without_tin": self.without_tin, "over_shards": self.exchanged.kind}
+            own["collectives"] = collectives
         return {
             "name": self.name,
             "kind": self.kind,
@@ -103,6 +110,7 @@ def describe(rule: Rule) -> Described:
         params=describe_params(rule),
         source=source,
         without_tin=without_input(rule),
+        exchanged=exchanged_by(rule),
     )
 
 

@@ -64,6 +64,7 @@ class Op:
         power: the exponent of `pow` that is this op.
         copies: how many times its input's size the result is; None: as its largest operand.
         bits: those of an integer result; None: those of its largest operand.
+        collective: whether shards may exchange numbers.
         shape_of: the result's shape, of the operands', where its meaning does not take any numbers.
     """
 
@@ -92,6 +93,7 @@ class Op:
     power: float | None = None
     copies: Callable[..., int] | None = None
     bits: Callable[..., int] | None = None
+    collective: bool = False
     shape_of: Callable[..., tuple[int, ...]] | None = None
 
     def __repr__(self) -> str:

@@ -266,6 +266,8 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     source = f"def {name}({', '.join(body.parameters)}):\n{body.indented(4)}    return {result}\n"
     source = emission.whole(source)
     function = compile_source(source, graph.name, emission.namespace)[name]
+    around = backend.autodiff.around_bare
+    function = function if around is None else around(function, body.elementwise)
     return _wrap(function, backend), source
 
 

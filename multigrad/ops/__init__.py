@@ -13,6 +13,7 @@ from ..ir.op import Op
 from . import (
     activations,
     arithmetic,
+    collectives,
     convolutions,
     draws,
     factors,
@@ -33,6 +34,7 @@ from . import (
 )
 from .activations import *
 from .arithmetic import *
+from .collectives import *
 from .convolutions import *
 from .draws import *
 from .factors import *
@@ -53,8 +55,8 @@ from .transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    convolutions, linalg, factors, shapes, indexing, ordering, indices, quantiles, draws, loops,
-    structure,
+    convolutions, linalg, factors, shapes, indexing, ordering, indices, quantiles, draws,
+    collectives, loops, structure,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

@@ -102,6 +102,22 @@ def is_name(value: object) -> TypeGuard[str]:
     )
 
 
+def are_names(value: object) -> bool:
+    """Return whether a value names mesh axes or groups."""
+    return value is None or (
+        isinstance(value, tuple)
+        and len(value) > 0
+        and all(isinstance(name, str) and 0 < len(name) <= 100 for name in value)
+    )
+
+
+def is_split(value: object) -> bool:
+    """Return whether a value says for each axis over what it is split: (), every shard."""
+    if not isinstance(value, tuple):
+        return False
+    return all(names is None or names == () or are_names(names) for names in value)
+
+
 def is_subscripts(value: object) -> bool:
     return (
         isinstance(value, str)
@@ -156,10 +172,12 @@ DILATIONS = Attr(are_steps, ((1,), (2,)))
 DTYPE = Attr(is_dtype)
 FRACTION = Attr(is_fraction, (0.5, 0.0, 0.25, 0.3, 1.0))
 GROUPS = Attr(is_positive, (1,))
+GROUP_NAMES = Attr(are_names, (None,), None)
 HALVES = Attr(is_count, (0, 1))
 INDEX = Attr(is_index)
 INDICES = Attr(are_integers)
 NAME = Attr(is_name)
+NORM_ORDER = Attr(is_order, (2, 1, 3, 0.5))
 OFFSET = Attr(is_integer, (0, 1, -1))
 ORDER = Attr(is_order, (2, 1, 3, 0.5, float("inf")))
 REGION = Attr(is_region)
@@ -167,6 +185,7 @@ REPETITIONS = Attr(are_integers)
 SHAPE = Attr(is_shape)
 SHIFT = Attr(is_axis, (1, -2, (1, 2)))
 SIZES = Attr(are_steps, ((2,),))
+SPLIT = Attr(is_split, (((),), (None, ())))
 STRIDES = Attr(are_steps, ((1,), (2,)))
 SUBSCRIPTS = Attr(is_subscripts)
 WIDTHS = Attr(are_widths)

@@ -12,6 +12,7 @@ from .. import ops, random
 from ..backend.contract import Ejection
 from ..backend.emitted import Emitted, find_like
 from ..ir.types import T, Type
+from ..random import draws, keys
 
 Array = Any
 
@@ -116,6 +117,18 @@ def read_key(key: Any) -> Any:
     return random.key_pair(key)
 
 
+def fold_in(key: Any, n: int) -> Any:
+    """The n-th key of a key."""
+    first, second = key
+    add, rotate_xor, as_word = keys.add_ints, keys.rotate_xor_ints, keys.mask_int
+    return random.threefry_rounds((first, second), (0, n), add, rotate_xor, as_word)
+
+
+def lay_out(key: Any, shape: tuple[int, ...]) -> Any:
+    """The key, and a draw cut into blocks: (start, stop, the first counter)."""
+    return key, draws.whole_blocks(shape)
+
+
 EJECTION = Ejection(
     render=render,
     modules={"np": np, "np.linalg": np.linalg},
@@ -127,5 +140,9 @@ EJECTION = Ejection(
         "read_key": read_key,
     },
     words=("pullback",),
-    forms={ops.OPS["array"].numpy: array},
+    forms={
+        ops.OPS["array"].numpy: array,
+        random.fold_in: fold_in,
+        draws.lay_out: lay_out,
+    },
 )

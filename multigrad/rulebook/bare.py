@@ -11,6 +11,7 @@ from typing import Any
 from .. import ops
 from ..active.identity import items_key
 from ..active.present import at_present
+from ..active.ranks import CHECKED, note_gradient
 from ..active.rules import RuleInForce
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among
@@ -45,6 +46,8 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     backend = backend_among((grad_out, tin))
     if in_force.moves:
         in_force = at_present(in_force, backend)
+    if CHECKED:
+        note_gradient(in_force, backend.tensors.is_traced(grad_out))
     specialization, values = in_force.specialization, in_force.values
     if grad_out is None:
         raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")

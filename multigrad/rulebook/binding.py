@@ -116,7 +116,7 @@ def _identity(rule: Rule) -> Any:
         if rule.function is not None
         else tuple(map(_identity, rule.parts))
     )
-    said = (rule.name, rule.native, rule.first_order, rule.library, rule.prove)
+    said = (rule.name, rule.native, rule.first_order, rule.library, rule.prove, rule.shards)
     return said, made_of, items_key(rule.bound)
 
 

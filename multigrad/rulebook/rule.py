@@ -7,16 +7,13 @@ values for its run-time params.
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from ..active.draws import FREE, keyed
 from ..active.identity import function_key
-from ..active.present import now
-from ..active.rules import RuleInForce
-from ..capture import capture as capturing
 from ..capture.signature import (
     Signature,
     called_method,
@@ -25,20 +22,20 @@ from ..capture.signature import (
     read_signature,
     unknown_param,
 )
-from ..documents.rules import SavedRule
 from ..documents.rules_to_data import encode_rule
-from ..errors import RuleTypeError, TraceError
+from ..errors import RuleError, RuleTypeError
 from ..functions.function import Function
 from ..ground.addresses import is_address
 from ..ground.fixed import FixedParams
 from ..ground.ranges import Range, both
+from ..ground.shards import Shards, read_shards
 from ..tracing import xp_all as xp
-from ..tracing.trace import Trace, Value
+from ..tracing.trace import Trace
 from . import names
-from .bare import apply_rule
 from .binding import make_bound_rule
 from .forwards_of_code import as_forward
 from .parts import bind_addressed, chain_of
+from .running import call_rule, record_rule, run_written
 from .specialization import BoundRule, Specialization, read_number, value_token
 from .under import put_under
 
@@ -52,7 +49,9 @@ __all__ = [
     "value_token",
 ]
 Tensor = Any
-ATTRIBUTES = ("name", "function", "parts", "native", "bound", "first_order", "library", "prove")
+ATTRIBUTES = (
+    "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
+)  # fmt: skip
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
@@ -67,6 +66,7 @@ class Rule:
         first_order: see `register`.
         library: the one whose methods the function means, "" where the code tells.
         prove: see `register`.
+        shards: see `over`; None: as the framework has it.
     """
 
     # Tells AutoGraph that nothing is to be converted.
@@ -84,7 +84,9 @@ class Rule:
         library: str = "",
         prove: bool = True,
         ranges: Mapping[str, Range] | None = None,
+        shards: Shards | None = None,
     ) -> None:
+        self.shards = shards
         self.own_ranges = NO_RANGES if not ranges else types.MappingProxyType(dict(ranges))
         self.first_order = first_order
         self.library = library
@@ -96,7 +98,8 @@ class Rule:
         self.bound = types.MappingProxyType(dict(bound or {}))
         # By what it does now, as parts are names.
         self._specializations: dict[Any, dict[Any, Specialization]] = {}
-        self._signature = None if parts else read_signature(name, function)
+        self._over: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}  # the same, of `over`
+        self.signature_of_function = None if parts else read_signature(name, function)
         source = function if function is not None else None
         self.__doc__ = getattr(source, "__doc__", None) or f"{name} applied in series."
         self.__name__ = getattr(source, "__name__", name)
@@ -106,18 +109,19 @@ class Rule:
             self.__wrapped__ = source
 
     def __repr__(self) -> str:
+        where = "" if self.shards is None else f", {self.shards}"
         if self.parts:
             named = "" if self.name.startswith("compose(") else f"{self.name}: "
-            return f"<Rule {named}{chain_of(self)}>"
+            return f"<Rule {named}{chain_of(self)}{where}>"
         bound = ", ".join(f"{k}={v!r}" for k, v in self.bound.items())
-        return f"<Rule {self.name}{f' with {bound}' if bound else ''}>"
+        return f"<Rule {self.name}{f' with {bound}' if bound else ''}{where}>"
 
     @property
     def signature(self) -> Signature:
         """What may be set from outside: own or the parts' params, without the bound ones."""
-        if self._signature is not None:
-            known = dict(self._signature.params)
-            takes_any = self._signature.takes_any
+        if self.signature_of_function is not None:
+            known = dict(self.signature_of_function.params)
+            takes_any = self.signature_of_function.takes_any
         else:
             known, takes_any = {}, False
             for part in self.resolved_parts():
@@ -212,7 +216,43 @@ class Rule:
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         other = Rule(**{"ranges": self.own_ranges, **own, **changes})
         if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
-            other._specializations = self._specializations
+            other._specializations, other._over = self._specializations, self._over
+        return other
+
+    def over(self, over: Any = None, *, axis_name: Any = None) -> Rule:
+        """Return this rule for tensors that are parts of an array: what its reductions and draws
+        are taken over.
+
+        Example:
+            >>> clip = xg.get("clip_norm").over("global")  # of the whole batch, on each replica
+
+        Without it a tensor means what its framework says: the whole array under jax's automatic
+        sharding and for a torch DTensor, the part in hand in `shard_map`, in data-parallel torch
+        and on the replicas of `tf.distribute`. A rule that acts on single elements and draws
+        nothing is the same either way, and communicates nothing.
+
+        Args:
+            over: "global": the tensor in hand is a part, along its first axis, of an array that is
+                split over every shard. "shard": each shard is an array of its own. Or a partition
+                spec, as jax's: for each axis of the array None, the name of a mesh axis or group,
+                or a tuple of them. None with no `axis_name`: as the framework has it.
+            axis_name: the mesh axes or the group that the first axis of the array is split over: a
+                name, a tuple of names, a torch process group or mesh of one dimension.
+
+        Returns:
+            A rule whose norms, means and other reductions are those of the whole array, and whose
+            draws under a key are this part of what the whole array would draw.
+
+        Raises:
+            RuleValueError: they say nothing that is known, or contradict each other.
+        """
+        return self.over_shards(read_shards(over, axis_name))
+
+    def over_shards(self, shards: Shards | None) -> Rule:
+        """Return this rule over shards; see `over`."""
+        other = self.copy(shards=shards)
+        if shards is not None:
+            other._specializations = self._over.setdefault(shards, {})
         return other
 
     def under(self, forward: str | Callable[..., Any]) -> Function:
@@ -282,30 +322,13 @@ class Rule:
 
     def run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         """Apply the rule inside a capture."""
-        values = {name: now(value) for name, value in {**params, **self.bound}.items()}
-        if self.function is not None and self._signature is not None:
-            if self.native is True:
-                raise TraceError(f"rule {self.name!r} runs as it is (native=True)")
-            given = self._signature.select(values)
-            if isinstance(self.function, SavedRule):  # no source to prepare
-                return self.function.record(trace, grad_out, tin, given)
-            return capturing.run_written_in(
-                self.library, self.function, trace, None, grad_out, tin, **given
-            )
-        for part in self.resolved_parts():
-            grad_out = part.run(trace, grad_out, tin, part.signature.select(values))
-        return grad_out
+        return record_rule(self, trace, grad_out, tin, params)
 
     def run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
     ) -> Tensor:
         """Apply the rule as it is, on a framework's tensors."""
-        values = {**params, **self.bound}
-        if self.function is not None and self._signature is not None:
-            return self.function(ctx, grad_out, tin, **self._signature.select(values))
-        for part in self.resolved_parts():
-            grad_out = part(ctx, grad_out, tin, **part.signature.select(values))
-        return grad_out
+        return run_written(self, ctx, grad_out, tin, params)
 
     def __call__(
         self, /, ctx: Any, grad_out: Tensor, tin: Tensor | None, *args: Any, **params: Any
@@ -314,23 +337,7 @@ class Rule:
 
         `args` are params in the order of the rule's signature; `key=` seeds a random rule.
         """
-        if args:
-            names = list(self.signature.params)
-            if len(args) > len(names):
-                raise RuleTypeError(
-                    f"rule {self.name!r} takes {len(names)} params, got {len(args)} more arguments"
-                )
-            params = {**dict(zip(names, args, strict=False)), **params}
-        if any(map(is_address, params)) and self.parts:
-            rule, params = bind_addressed(self, params)
-            return rule(ctx, grad_out, tin, **params)
-        if isinstance(grad_out, Value):
-            self._check_names(params, self.signature)
-            self.check_ranges({**params, **self.bound}, whole=True)
-            return self.run(grad_out.trace, grad_out, tin, params)
-        key = None if self.signature.takes("key") else params.pop("key", None)
-        in_force = RuleInForce(self.bound_rule(params), FREE if key is None else keyed(key))
-        return apply_rule(in_force, ctx, grad_out, tin)
+        return call_rule(self, (ctx, grad_out, tin), args, params)
 
     def _check_names(self, params: Mapping[str, Any], signature: Signature) -> None:
         for name in params:
@@ -377,15 +384,16 @@ class Rule:
         if known is self:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
-            return _by_name, (self.name, dict(self.bound))
+            return _by_name, (self.name, dict(self.bound), self.shards)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)
         return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
 
 
-def _by_name(name: str, bound: Mapping[str, Any]) -> Rule:
+def _by_name(name: str, bound: Mapping[str, Any], shards: Shards | None = None) -> Rule:
     rule = names.get(name)
-    return rule.with_params(**bound) if bound else rule
+    rule = rule.with_params(**bound) if bound else rule
+    return rule if shards is None else rule.copy(shards=shards)
 
 
 def _rebuild(attributes: dict[str, Any]) -> Rule:
@@ -428,3 +436,23 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     """Return the Rule now meant by a name, a Rule or a plain function."""
     found = names.get(rule)
     return found if isinstance(found, Rule) else as_rule(found)
+
+
+def rule_over(rule: Any, over: Any = None, axis_name: Any = None) -> Any:
+    """Return a rule as it was given, or over shards; a name is still looked up when it is used.
+
+    Raises:
+        RuleError: there is no rule to say it of.
+        RuleValueError: see `Rule.over`.
+    """
+    shards = read_shards(over, axis_name)
+    if shards is None:
+        return rule
+    if rule is None:
+        raise RuleError(f"{shards} needs a rule: name the rule here too")
+    return _named_over(rule, shards) if isinstance(rule, str) else resolve(rule).over_shards(shards)
+
+
+@functools.lru_cache(256)
+def _named_over(name: str, shards: Shards) -> Rule:
+    return Rule(name=name, parts=(name,), shards=shards)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..active.identity import items_key
 from ..active.moving import Moving, settle
+from ..active.ranks import name_rank
 from ..active.reads import reading
 from ..backend.discovery import backend_of
 from ..backend.values import concrete_number
@@ -26,6 +27,7 @@ from ..ir.graph import Graph
 from ..lowering.input_checks import shape_check
 from ..proof.rules import RuleUnderProof, prove_rule
 from ..proof.setting import is_asked
+from ..tracing.shards import over_shards
 from ..tracing.trace import NeedsConcrete, Trace
 from .codes import Code
 
@@ -121,6 +123,9 @@ class Specialization:
         try:
             with reading() as found:
                 graph = self._prove(self._capture(has_tin, facts), has_tin, facts)
+            if self.rule.shards is not None:
+                origin = graph.origin
+                graph = replace(over_shards(graph, self.rule.shards, facts), origin=origin)
         except NeedsConcrete as need:
             if facts.keys() >= set(need.facts):  # asked again: no capture would end
                 raise TraceError(
@@ -145,6 +150,11 @@ class Specialization:
             GradientError: the result is no tensor of the input's shape.
         """
         error = self.uncapturable
+        if self.rule.shards is not None:
+            raise TraceError(
+                f"rule {self.rule.name!r} runs as it is, on the tensor in hand, so it cannot be "
+                f"used {self.rule.shards}: reduce over shards in the rule itself"
+            )
         if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
             raise error.to_keep()
         rule, given = self.open(self._given(values))
@@ -154,11 +164,13 @@ class Specialization:
             raise
         except Exception as failure:
             if self.uncapturable is None:
+                name_rank(failure, f"{self.subject} failed")
                 raise
             owner = backend_of(grad_out).name
-            raise TraceError(
-                f"{self.uncapturable}; run as it is on {owner}, it failed: {failure}"
-            ) from failure
+            text = f"{self.uncapturable}; run as it is on {owner}, it failed: {failure}"
+            explained = TraceError(text)
+            name_rank(explained)
+            raise explained from failure
         return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
 
     def has_in_range(self, values: tuple[Any, ...]) -> bool:
@@ -232,9 +244,9 @@ class Specialization:
         """Let the rule run as it is, and say so once, at the line that cannot be captured.
 
         Raises:
-            TraceError: it was registered with native=False.
+            TraceError: it was registered with native=False, or is one over shards.
         """
-        if self.rule.native is False:
+        if self.rule.native is False or self.rule.shards is not None:
             raise error
         function = self.rule.function
         is_known = self.uncapturable is not None

@@ -10,7 +10,7 @@ from typing import Any
 from ..active.moving import Moving
 from ..active.present import check_move, refuse_step
 from ..backend.discovery import backend_of
-from ..backend.events import tell_moved
+from ..backend.events import is_tracing, tell_moved
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
 from ..ground.threads import make_lock
 from ..ir.types import FLOATS, dtype_name
@@ -53,9 +53,11 @@ class Schedule(Moving):
     @property
     def count(self) -> int:
         """How many steps have been made."""
+        self.meet_followers()
         return self._state[0]
 
     def __repr__(self) -> str:
+        self.meet_followers()
         count, value = self._state
         return f"{self.formula} at step {count}: {value:.6g}"
 
@@ -67,7 +69,13 @@ class Schedule(Moving):
 
     def where(self) -> str:
         """Return where it stands, for messages."""
-        return f"schedule {self.formula} at step {self.count}"
+        return f"schedule {self.formula} at step {self._state[0]}"
+
+    def meet_followers(self) -> None:
+        """Stand where a checkpoint has brought what follows, of which nothing has told."""
+        if self._followers and not is_tracing():
+            for follower in self.all_following():
+                follower.before_step(self)
 
     def step(self, n: int = 1) -> None:
         """Move on by n steps; what is applied from now on reads the new value.
@@ -79,6 +87,7 @@ class Schedule(Moving):
             TraceError: code is being traced or captured, which would step once, at the trace.
         """
         is_plain = type(n) is int and n >= 0
+        self.meet_followers()
         self._move(n if is_plain else read_whole("step: n", n, 0), is_set=False)
 
     def _move(self, number: int, is_set: bool) -> None:
@@ -151,7 +160,11 @@ class Schedule(Moving):
     # --- saving -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where it stands: `{"count": ...}`, to be saved with a checkpoint."""
+        """Return where it stands: `{"count": ...}`, to be saved with a checkpoint.
+
+        Only a schedule that a torch module, a Keras layer or optimizer, or optax's state has is
+        saved with that; `torch.distributed.checkpoint` takes a schedule itself as an entry.
+        """
         return {"count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

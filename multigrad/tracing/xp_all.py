@@ -14,6 +14,7 @@ from . import (
     xp_linalg,
     xp_ops,
     xp_shapes,
+    xp_shards,
     xp_windows,
 )
 from .xp_arrays import *
@@ -22,6 +23,7 @@ from .xp_indices import *
 from .xp_linalg import *
 from .xp_ops import *
 from .xp_shapes import *
+from .xp_shards import *
 from .xp_transposes import *
 from .xp_windows import *
 
@@ -37,4 +39,5 @@ __all__ += xp_indices.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__
+__all__ += xp_shards.__all__
 __all__ += xp_windows.__all__

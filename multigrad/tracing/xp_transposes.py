@@ -13,11 +13,11 @@ from .trace import apply
 Tensor = Any
 
 __all__ = [
-    "conv_left", "conv_right", "discounted_sum", "half", "hold", "last_put", "lu_permutation",
-    "lu_pivots", "matmul_left", "matmul_right", "packed_eigh", "packed_lu", "packed_svd", "part",
-    "qr_columns", "quantile_weights", "setitem", "solve_matrices", "sort_like", "take_along",
-    "take_at", "triangular_solve", "unhold", "unpart", "unrepeat", "unsort", "untake",
-    "untake_along", "untake_at", "untile", "unwindows",
+    "conv_left", "conv_right", "discounted_sum", "from_shard", "half", "hold", "last_put",
+    "lu_permutation", "lu_pivots", "matmul_left", "matmul_right", "packed_eigh", "packed_lu",
+    "packed_svd", "part", "qr_columns", "quantile_weights", "setitem", "solve_matrices",
+    "sort_like", "take_along", "take_at", "to_shard", "triangular_solve", "unhold", "unpart",
+    "unrepeat", "unsort", "untake", "untake_along", "untake_at", "untile", "unwindows",
 ]  # fmt: skip
 
 
@@ -182,3 +182,13 @@ def last_put(indices: Tensor, like: Tensor, axis: Any) -> Tensor:
 def quantile_weights(x: Tensor, q: Any, axis: Any) -> Tensor:
     """What each element contributes to the q-quantile."""
     return apply(ops.QUANTILE_WEIGHTS, x, q=q, axis=axis)
+
+
+def to_shard(x: Tensor) -> Tensor:
+    """The shard in hand of an array that is one object over all shards."""
+    return apply(ops.TO_SHARD, x)
+
+
+def from_shard(x: Tensor, like: Tensor) -> Tensor:
+    """The array of which each shard has its own part, placed as `like`."""
+    return apply(ops.FROM_SHARD, x, like)

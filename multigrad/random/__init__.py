@@ -1,0 +1,71 @@
+"""Random draws that are the same on every backend: generator, normal transform, NumPy's draws.
+
+The generator is Threefry-2x32 (Salmon et al., SC 2011). Element i of an array depends on the key
+and on i alone, in the layout of jax's partitionable mode, so that uniforms equal those of
+`jax.random.uniform` bit for bit, and each shard can draw its part of a whole array. Normals are
+sqrt(2) erfinv(u) by one polynomial, because the frameworks' own erfinv differ widely. Backends
+bring their arithmetic to `threefry_rounds` and `normal_from_uniform`.
+
+May import the rooms up to `errors`.
+"""
+
+from __future__ import annotations
+
+from .draws import (
+    BLOCK,
+    UNIFORM_FIELDS,
+    WIDE_BITS,
+    blocks,
+    blocks_of_run,
+    check_dtype,
+    fill_uniform,
+    normal,
+    normal_like,
+    threefry2x32,
+    uniform,
+    uniform_like,
+)
+from .keys import (
+    PARITY,
+    REPLAYED,
+    ROTATIONS,
+    WORD_MASK,
+    draw_key,
+    fold_in,
+    key_from_int,
+    key_pair,
+    threefry_rounds,
+)
+from .normals import erfinv, normal_from_uniform
+from .places import PlacedKey, check_axes, place, split_axes, strides
+
+__all__ = [
+    "BLOCK",
+    "PARITY",
+    "REPLAYED",
+    "ROTATIONS",
+    "UNIFORM_FIELDS",
+    "WIDE_BITS",
+    "WORD_MASK",
+    "PlacedKey",
+    "blocks",
+    "blocks_of_run",
+    "check_axes",
+    "check_dtype",
+    "draw_key",
+    "erfinv",
+    "fill_uniform",
+    "fold_in",
+    "key_from_int",
+    "key_pair",
+    "normal",
+    "normal_from_uniform",
+    "normal_like",
+    "place",
+    "split_axes",
+    "strides",
+    "threefry2x32",
+    "threefry_rounds",
+    "uniform",
+    "uniform_like",
+]
