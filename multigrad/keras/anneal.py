@@ -17,7 +17,8 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..schedule import Schedule
 from .layer import Activation
 from .params import RuleParams
-from .steps import FITTED, assign_number
+from .stack import put_first
+from .steps import FITTED, assign_number, read_array
 
 
 class Anneal(keras.callbacks.Callback):
@@ -34,6 +35,8 @@ class Anneal(keras.callbacks.Callback):
         >>> width = xg.schedule.cosine(2.0, 0.5, steps=1000)
         >>> layer = multigrad.keras.Activation("Heaviside", "triangular", {"width": width})
         >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal()])
+
+    It runs before all other callbacks, wherever it stands among them, so that what they save fits.
 
     Args:
         param: the param's name, such as "width". It is set in every `Activation` of the model whose
@@ -81,16 +84,19 @@ class Anneal(keras.callbacks.Callback):
         self.layers = None if layers is None else [getattr(one, "name", one) for one in layers]
         self.per = per
         self.step = 0
+        self._has_begun = False
         self._first_of_execution = 0
         self._variables: list[Any] = []
         self._schedules: list[Schedule] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Find the Variables."""
-        optimizer = getattr(self.model, "optimizer", None)
-        self.step = 0 if optimizer is None else int(optimizer.iterations)
+        put_first(self)  # what saves the model at a batch's or epoch's end saves it after our step
+        self._has_begun = False
         if self.schedule is None:
             self._schedules = find_schedules(self.model, self.param, self.layers)
+            for schedule in self._schedules:
+                schedule.meet_followers()
         elif self.param is not None:
             self._variables = find_variables(self.model, self.param, self.layers)
 
@@ -107,6 +113,10 @@ class Anneal(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the param for a step."""
         self._first_of_execution = batch
+        if not self._has_begun:  # a callback that brings the model back has done so by now
+            optimizer = getattr(self.model, "optimizer", None)
+            self.step = 0 if optimizer is None else int(read_array(optimizer.iterations))
+            self._has_begun = True
         if self.per == "batch" and self.schedule is not None:
             self._assign(self.schedule, self.step)
 

@@ -11,13 +11,14 @@ from typing import Any
 import keras
 
 from ..attribution.composites import Composite
+from ..attribution.kinds import is_layer_rule
 from ..errors import RuleTypeError, RuleValueError
 from ..models.handle import Attachment, Row, named
 from ..models.over import over
 from ..models.selectors import Choice, Layer, OperationChoice, choose, match
 from .attached_layers import Attached, Changes, changes_of
 from .attached_operations import NAMES, find_operation, unwatch, watch
-from .attached_rules import is_layer_rule, make_layer_run, plan_composite
+from .attached_rules import make_layer_run, plan_composite
 from .layer_kinds import kind_of
 from .model_layers import list_layers
 from .steps import find_compiled, renew_steps

@@ -17,6 +17,7 @@ from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tens
 
 from ..attribution.batch_norm import merge_batch_norm
 from ..attribution.composites import Composite
+from ..attribution.kinds import is_layer_rule
 from ..errors import RuleTypeError, RuleValueError
 from ..models.handle import Row, named
 from ..models.selectors import Layer
@@ -36,11 +37,6 @@ from .layer_kinds import (
 Tensor = Any
 Call = Callable[..., Any]
 MERGES = "_multigrad_merges"
-
-
-def is_layer_rule(rule: Any) -> bool:
-    """Return whether a rule reads what its layer holds."""
-    return callable(getattr(rule, "over", None))
 
 
 def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:

@@ -6,6 +6,7 @@ code.
 {"compose": ["clip_norm", {"name": "noise", "params": {"sigma": 0.01}}]}
 {"name": "my_rule", "graph": {"format": "multigrad", ...}}      a rule of the user's: loads where it
 is unknown
+{"rule": "clip_norm", "over": [[]]}                             any of these, over shards
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from .. import schedule as schedules
 from ..backend.discovery import entry_points, load_backend
 from ..backend.values import concrete_number
+from ..documents.rules import decode_shards
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
 from ..registry import compose, get, resolve, rules
 from ..rulebook.rule import Rule
@@ -39,6 +41,9 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
     if rule is None:
         return None
     given, rule = rule, resolve(rule)
+    if rule.shards is not None:
+        whole = describe_rule(rule.over_shards(None), settled)
+        return {"rule": whole, "over": rule.shards.to_data()}
     name = given if isinstance(given, str) else find_name(rule)
     bound = dict(rule.bound)
     if name is not None:
@@ -139,6 +144,8 @@ def _read_rule(data: RuleData) -> str | Rule:
     if isinstance(data, str):
         find_rule(data)
         return data
+    if isinstance(data, Mapping) and set(data) == {"rule", "over"}:
+        return resolve(_read_rule(data["rule"])).over_shards(decode_shards(data["over"], "over"))
     keys = set(data) - {"params"} if isinstance(data, Mapping) else set()
     bound = read_params(data.get("params")) if keys else {}
     if keys == {"compose"} and isinstance(data["compose"], list):

@@ -29,6 +29,7 @@ from ..registry import resolve
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.parts import bind_addressed
 from ..rulebook.rule import BoundRule, Rule
+from ..tracing.trace import NeedsConcrete
 from .base import HoldingLayer
 from .config import describe_params, describe_rule, read_both
 from .function import describe_forward, read_forward
@@ -161,7 +162,7 @@ class Activation(HoldingLayer):
         with self._changing():
             self._hold(activation, self.backend)
             fetch_state(self._traced_for)
-            for variable in self._params.variables.values():
+            for variable in self._params.state().values():
                 self._untrack_variable(variable)
             self._params = Params(self, params, found, bound_rule_of(activation))
 
@@ -170,7 +171,7 @@ class Activation(HoldingLayer):
         """The layer's weights. Its rule's numbers are state, as a generator's: among `variables`,
         and not among these, so that a list of weights of the same model without a rule fits.
         """
-        numbers = list(self._params.variables.values())
+        numbers = list(self._params.state().values())
         found = all_weights(self)
         if not numbers:
             return found
@@ -190,7 +191,7 @@ class Activation(HoldingLayer):
             return
         try:
             graph = bound_rule.graph()
-        except MultigradError:
+        except (MultigradError, NeedsConcrete):
             return  # it looks at its input, or runs as it is
         find_lacking(bound_rule.specialization.subject, backend, graph)
 
@@ -280,6 +281,11 @@ class Activation(HoldingLayer):
         return self.compute_output_spec(keras.KerasTensor(input_shape, self.compute_dtype)).shape
 
     # --- saving -----------------------------------------------------------------------------------
+
+    def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> dict[str, Any]:
+        """Return what TensorFlow's checkpoints hold of the layer: its rule's numbers too."""
+        numbers = {f"rule_{name}": each for name, each in self._params.state().items()}
+        return {**super()._trackable_children(save_type, **options), **numbers}
 
     def _describe(self) -> dict[str, Any]:
         try:

@@ -25,7 +25,9 @@ from ..registry import resolve
 from ..rulebook.bare import apply_rule
 from ..rulebook.rule import Rule
 from .config import describe_params, describe_rule, read_both
-from .params import RuleParams, read_value, spread_defaults
+from .params import RuleParams, spread_defaults
+from .replicas import sum_over_replicas, take_over_reduction
+from .steps import read_array, read_value
 from .tracing import opaque
 
 Tensor = Any
@@ -37,6 +39,7 @@ def apply_to_gradients(
     params: Mapping[str, Any] | None = None,
     *,
     key: Any = None,
+    after_reduce: bool = False,
 ) -> Any:
     """Return an optimizer whose steps see each gradient after the rule, with `tin=None`.
 
@@ -56,6 +59,10 @@ def apply_to_gradients(
         params: values for the rule's params; numbers become variables of the optimizer.
         key: the key of random rules; drawn like Keras's seeds where there is none. Step s, whose
             n-th gradient is meant, draws from `fold_in(fold_in(key, s), n)`.
+        after_reduce: under a strategy of `tf.distribute`, whose replicas step together: whether the
+            rule sees the gradients summed over the replicas, those of one device, or each replica's
+            own, which are summed after it. A rule that is not linear (a norm, a clipping) is
+            another one either way. On jax, and where torch trains, gradients are reduced already.
 
     Raises:
         RuleError: the rule or a param is unknown, or the optimizer is none (also a TypeError) or is
@@ -65,11 +72,13 @@ def apply_to_gradients(
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         _check_fresh(optimizer)
-        inner = apply_to_gradients(optimizer.inner_optimizer, rule, params, key=key)
+        inner = apply_to_gradients(
+            optimizer.inner_optimizer, rule, params, key=key, after_reduce=after_reduce
+        )
         return type(optimizer)(
             inner, optimizer.initial_scale, optimizer.dynamic_growth_steps, name=optimizer.name
         )
-    return RuledOptimizer(optimizer, rule, params, key=key)
+    return RuledOptimizer(optimizer, rule, params, key=key, after_reduce=after_reduce)
 
 
 class _OfInner:
@@ -92,7 +101,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     """An optimizer that hands the gradients to another one after a rule; see `apply_to_gradients`.
 
     Gradients of an embedding, which TensorFlow gives as slices, become dense. Under a distribution
-    strategy the rule acts on each replica's gradients, as clipping does.
+    strategy the rule acts on each replica's gradients, as clipping does, unless `after_reduce` is
+    given.
     """
 
     weight_decay = _OfInner()
@@ -115,6 +125,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         params: Mapping[str, Any] | None = None,
         *,
         key: Any = None,
+        after_reduce: bool = False,
         loss_scale_factor: float | None = None,
         name: str | None = None,
     ) -> None:
@@ -131,6 +142,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             else inner_optimizer.loss_scale_factor
         )
         inner_optimizer.loss_scale_factor = None
+        self.after_reduce = after_reduce
+        self._reduces = after_reduce and take_over_reduction(inner_optimizer)
         self._found = found
         if key is not None:
             self._key = _read_key(key)
@@ -140,12 +153,15 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             "the optimizer's rule",
             {name: self._add_number(name, settle(each)) for name, each in found.numbers.items()},
             {name: value for name, value in found.params.items() if name not in found.numbers},
+            self._add_number,
             {name: value for name, value in found.params.items() if isinstance(value, Moving)},
         )
 
-    def _add_number(self, name: str, number: float) -> Any:
+    def _add_number(self, name: str, number: float, dtype: str | None = None) -> Any:
         initializer: Any = keras.initializers.Constant(number)
-        return self.add_variable((), initializer, aggregation="only_first_replica", name=name)
+        return self.add_variable(
+            (), initializer, dtype, aggregation="only_first_replica", name=name
+        )
 
     @property
     def rule(self) -> str | Rule | Callable[..., Any]:
@@ -159,10 +175,10 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[Any]:
-        """The rule's numbers, then the inner optimizer's variables."""
+        """The rule's numbers, how far their schedules are, then the inner optimizer's variables."""
         # Not those that Keras makes for the rate and count of any optimizer: here they are the
         # inner one's.
-        return [*self._params.variables.values(), *self.inner_optimizer.variables]
+        return [*self._params.state().values(), *self.inner_optimizer.variables]
 
     @property
     def learning_rate(self) -> Any:
@@ -191,8 +207,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         else:
             variables = trainable_variables = list(trainable_variables)
             if grads and not self.built:
-                with keras.name_scope(self.name):
-                    self.build(variables)
+                # Not within a scope of our name: a state tree holds the inner optimizer's variables
+                # by paths, which are those that Keras's trainers give them by `build`.
+                self.build(variables)
         if len(grads) == len(variables):  # else the inner optimizer says what is wrong
             grads = self._transform(grads, variables)
         self.inner_optimizer.apply(grads, trainable_variables)
@@ -205,6 +222,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             if grad is not None and not self._overwrite_variable_with_gradient(variable)
         ]
         dense = [_as_dense(grads[i], variables[i], self.loss_scale_factor) for i in places]
+        if self._reduces:
+            dense = sum_over_replicas(dense)
         grads = list(grads)
         for i, grad in zip(places, self._apply_rule(dense), strict=True):
             grads[i] = grad
@@ -229,11 +248,12 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set all variables, the rule's numbers first; or the inner optimizer's alone, from a list
-        that was read of it without a rule.
+        that was read of it without a rule; or all but how far schedules are.
         """
-        numbers = list(self._params.variables.values())
-        if len(weights) == len(self.inner_optimizer.variables):
-            numbers = []
+        numbers = list(self._params.state().values())
+        more = len(weights) - len(self.inner_optimizer.variables)
+        if more in (0, len(self._params.variables)):
+            numbers = numbers[:more]
         for variable, weight in zip(numbers, weights, strict=False):
             variable.assign(weight)
         self.inner_optimizer.set_weights(weights[len(numbers) :])
@@ -252,6 +272,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         Raises:
             RuleError: the rule cannot be saved.
         """
+        self._params.catch_up()
         numbers = {name: _plain(variable) for name, variable in self._params.variables.items()}
         numbers.update(self._params.schedules)
         return {
@@ -261,6 +282,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             "params": describe_params({**self._params.settled, **numbers}),
             "key": None if self._key is None else list(self._key),
             "loss_scale_factor": self.loss_scale_factor,
+            **({"after_reduce": True} if self.after_reduce else {}),
         }
 
     @classmethod
@@ -295,7 +317,9 @@ def _check_fresh(optimizer: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """Return the number that a variable or a tensor holds now; anything else as it is."""
-    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+    if isinstance(value, keras.Variable):
+        return read_array(value).item()
+    if keras.ops.is_tensor(value):
         return np.asarray(keras.ops.convert_to_numpy(value)).item()
     return value
 

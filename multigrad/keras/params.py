@@ -10,7 +10,8 @@ and stays what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import keras
@@ -20,11 +21,13 @@ from ..active.moving import Moving, settle
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
 from ..rulebook.rule import BoundRule, Rule
 from ..schedule import Schedule
-from .steps import assign_number
-from .tracing import HOST
+from . import counts
+from .counts import CountVariable
+from .steps import assign_number, read_array, read_value
 
 Tensor = Any
 COUNT = ":count"  # how the name of a schedule's count ends in a file
+AddVariable = Callable[[str, float, str], Any]  # by name, number and dtype
 
 
 class RuleParams(Mapping[str, Any]):
@@ -34,6 +37,7 @@ class RuleParams(Mapping[str, Any]):
         variables: the Variables by name.
         settled: the others.
         schedules: those that some of the Variables follow.
+        counts: how far these are.
     """
 
     def __init__(
@@ -41,13 +45,21 @@ class RuleParams(Mapping[str, Any]):
         owner: str,
         variables: dict[str, Any],
         settled: dict[str, Any],
+        add_variable: AddVariable,
         schedules: Mapping[str, Moving] | None = None,
     ) -> None:
         self._owner = owner
         self.variables = variables
         self.settled = settled
         self.schedules: dict[str, Schedule] = {}
+        self.counts: dict[str, CountVariable] = {}
+        self._add_variable = add_variable
         self.follow(schedules or {})
+
+    def state(self) -> dict[str, Any]:
+        """Return all Variables by name: the numbers, then how far their schedules are."""
+        steps = {name + counts.COUNT: each.variable for name, each in self.counts.items()}
+        return {**self.variables, **steps}
 
     def follow(self, schedules: Mapping[str, Moving]) -> None:
         """Let Variables follow these schedules from now on, and no others.
@@ -64,14 +76,40 @@ class RuleParams(Mapping[str, Any]):
                     f"{self._owner}: param {name!r} is part of the rule's code, so it cannot "
                     "follow a schedule; pass a number"
                 )
+            count = schedule.count  # before it is followed: its own, not that of the Variable
+            if name in self.counts:
+                self.counts[name].put(count, self._models())
+            else:
+                made = self._add_variable(name + counts.COUNT, count, "int32")
+                self.counts[name] = CountVariable(made, count)
             self.schedules[name] = schedule
             schedule.follow(self)
+        for name in self.counts.keys() - self.schedules.keys():
+            self._drop_variable(self.counts.pop(name).variable)
 
     def on_move(self, moving: Moving) -> None:
         """Take over where a schedule stands now."""
         for name, schedule in self.schedules.items():
             if schedule is moving:
+                count = schedule.count  # first: this may be news from others that follow it
                 self._set(name, schedule.value)
+                self.counts[name].put(count, self._models())
+
+    def before_step(self, moving: Moving) -> None:
+        """Let a schedule stand where a checkpoint has brought its Variable."""
+        for name, schedule in self.schedules.items():
+            if schedule is moving:
+                count = self.counts[name].brought()
+                if count is not None:
+                    schedule.load_state_dict({"count": count})
+
+    def catch_up(self) -> None:
+        """Let all schedules stand where a checkpoint has brought their Variables."""
+        for schedule in self.schedules.values():
+            self.before_step(schedule)
+
+    def _drop_variable(self, variable: Any) -> None:
+        """Forget a Variable."""
 
     def _set(self, name: str, number: float) -> None:
         if not assign_number(self.variables[name], number, self._models()):
@@ -104,8 +142,9 @@ class RuleParams(Mapping[str, Any]):
 
     def save(self, store: Any) -> None:
         """Store the Variables by name, and how far their schedules are."""
+        self.catch_up()
         for name, variable in self.variables.items():
-            store[name] = keras.ops.convert_to_numpy(variable.value)
+            store[name] = read_array(variable)
         for name, schedule in self.schedules.items():
             store[name + COUNT] = np.asarray(schedule.count)
 
@@ -114,7 +153,8 @@ class RuleParams(Mapping[str, Any]):
         for name, schedule in self.schedules.items():
             if name + COUNT in store.keys():  # noqa: SIM118  (Keras's store has no `in`)
                 schedule.load_state_dict({"count": int(np.asarray(store[name + COUNT]))})
-        for name in set(self.variables) & set(store.keys()):
+        # One that follows a schedule has its number.
+        for name in (self.variables.keys() - self.schedules.keys()) & set(store.keys()):
             self.variables[name].assign(store[name])
 
 
@@ -124,6 +164,7 @@ class Owner(Protocol):
     name: str
     params: Any
     _traced_for: Any
+    _untrack_variable: Callable[[Any], None]
 
 
 class Params(RuleParams):
@@ -142,7 +183,7 @@ class Params(RuleParams):
         rule: Rule | None,
         bound_rule: BoundRule | None,
     ) -> None:
-        super().__init__(layer.name, {}, {})
+        super().__init__(layer.name, {}, {}, partial(add_variable, layer))
         self.given = dict(given)
         self._layer = layer
         self._defaults: dict[str, Any] = {}
@@ -158,13 +199,13 @@ class Params(RuleParams):
             if name in rule.bound:
                 continue
             if name in free:
-                self.variables[name] = add_variable(layer, name, float(settle(value)))
+                self.variables[name] = self._add_variable(name, float(settle(value)), "float32")
             else:
                 self.settled[name] = value
         pairs = [*zip(bound_rule.specialization.runtime, bound_rule.values, strict=True)]
         moving = {name: value for name, value in pairs if isinstance(value, Moving)}
         for name in moving.keys() & free - self.variables.keys():  # bound by `with_params`
-            self.variables[name] = add_variable(layer, name, moving[name].value)
+            self.variables[name] = self._add_variable(name, moving[name].value, "float32")
             self._bound.add(name)
         self.follow(moving)
         if self.variables:
@@ -193,6 +234,7 @@ class Params(RuleParams):
         """Return the params as they are now, the Variables as the numbers that they were given
         where they hold them.
         """
+        self.catch_up()
         known = {**self._defaults, **self.given}
         found = {
             name: self.schedules[name] if name in self.schedules else read_as_given(v, known[name])
@@ -203,6 +245,9 @@ class Params(RuleParams):
 
     def _models(self) -> Iterable[Any]:
         return self._layer._traced_for
+
+    def _drop_variable(self, variable: Any) -> None:
+        self._layer._untrack_variable(variable)
 
     def code(self) -> dict[str, Any]:
         """Return those params that were given and are part of the rule's code."""
@@ -217,8 +262,10 @@ class Params(RuleParams):
         return {**{name: now[name] for name in self.given if name in now}, **changed}
 
 
-def add_variable(layer: Any, name: str, value: float) -> Any:
+def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
     """Return a new Variable of a layer, also of one that has been built."""
+    if dtype == "float32" and layer.compute_dtype == "float64":
+        dtype = "float64"
     locked = layer._tracker.locked
     layer._tracker.unlock()
     try:
@@ -226,7 +273,7 @@ def add_variable(layer: Any, name: str, value: float) -> Any:
             name=name,
             shape=(),
             initializer=keras.initializers.Constant(value),
-            dtype="float64" if layer.compute_dtype == "float64" else "float32",
+            dtype=dtype,
             trainable=False,
             autocast=False,
         )
@@ -235,15 +282,10 @@ def add_variable(layer: Any, name: str, value: float) -> Any:
             layer._tracker.lock()
 
 
-def read_value(value: Tensor) -> Any:
-    """Return a Variable's value as a tensor, or as a number where that is faster."""
-    return value if HOST.tensors.read_number is None else HOST.tensors.read_number(value)
-
-
 def read_as_given(variable: Any, given: Any) -> float:
     """Return the number in a Variable; the one it was given where it holds just that, rounded."""
     try:
-        value = np.asarray(keras.ops.convert_to_numpy(variable.value))
+        value = read_array(variable)
     except (TypeError, AttributeError, NotImplementedError):
         return float(given)  # taken over by a step, or in its trace
     same = np.array_equal(value, np.asarray(given, value.dtype), equal_nan=True)

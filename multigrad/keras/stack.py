@@ -43,6 +43,20 @@ def find_state(model: Any) -> tuple[Any, ...]:
     return ()
 
 
+def put_first(callback: Any) -> None:
+    """Put a callback before the others of the `fit` that begins around this call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        group: Any = frame.f_locals.get("self")
+        if isinstance(group, keras.callbacks.CallbackList):
+            # Those that have begun stay so: the loop over the list is past them.
+            if callback in group.callbacks:
+                group.callbacks.remove(callback)
+                group.callbacks.insert(0, callback)
+            return
+        frame = frame.f_back
+
+
 def is_within(module: str | tuple[str, ...], function: str = "") -> bool:
     """Return whether code of a module of such a beginning runs around a call; there, of a function
     of that name.

@@ -66,6 +66,16 @@ def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
     return True
 
 
+def read_value(value: Tensor) -> Any:
+    """Return a Variable's value as a tensor, or as a number where that is faster."""
+    return value if HOST.tensors.read_number is None else HOST.tensors.read_number(value)
+
+
+def read_array(variable: Any) -> Any:
+    """Return what a Variable holds, as an array; a mirrored one of TensorFlow is no tensor."""
+    return np.asarray(keras.ops.convert_to_numpy(read_value(variable.value)), variable.dtype)
+
+
 def is_taken(variable: Any) -> bool:
     """Return whether a training step has taken a Variable's value."""
     return getattr(variable, "_value", variable) is None
