@@ -289,8 +289,13 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer epochs: under a minute in all.")
     ] = False,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Train torch and jax on one device and on this many, and compare them."),
+    ] = None,
 ) -> None:
     """Train FreeGrad's DIGITS experiment in every installed framework and compare the numbers."""
+    from multigrad.demo import devices as on_devices
     from multigrad.demo import experiment
     from multigrad.demo.results import Options
     from multigrad.demo.task import EPOCHS, QUICK_EPOCHS
@@ -299,7 +304,10 @@ def demo(
     with report_errors():
         experiment.check_extra()
         options = Options(split(frameworks), split(rules), count, seed, out)
-        code = experiment.run(options)
+        if devices is None:
+            code = experiment.run(options)
+        else:
+            code = on_devices.run(options, on_devices.check_devices(devices))
     raise typer.Exit(code)
 
 

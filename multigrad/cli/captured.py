@@ -33,6 +33,7 @@ PLACES: dict[str, dict[str, str]] = {
         "torch": "torch", "F": "torch.nn.functional", "torch.special": "torch.special",
         "torch.autograd": "torch.autograd", "torch.func": "torch.func",
         "torch.linalg": "torch.linalg", "Tensor": "torch.Tensor",
+        "torch.distributed": "torch.distributed",
     },
     "jax": {
         "jnp": "jax.numpy", "jnp.linalg": "jax.numpy.linalg", "jax.nn": "jax.nn",

@@ -8,7 +8,7 @@ with what is written here.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.methods import METHODS
+from multigrad.inspection import exchanges
 from multigrad.inspection.described import Param, describe_all
 from multigrad.ir.op import Op
 
@@ -50,6 +51,11 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(header), *(list(row) for row in rows)]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join("| " + " | ".join(escape(cell) for cell in line) + " |" for line in lines)
+
+
+def bullets(meanings: Mapping[str, str]) -> str:
+    """Return a Markdown list of words with their meanings."""
+    return "\n".join(f"- **{word}**: {text}." for word, text in meanings.items())
 
 
 def escape(text: str) -> str:
@@ -115,14 +121,20 @@ def render_rules() -> str:
     for row in sorted(describe_all(), key=operator.attrgetter("name")):
         if row.family:
             params = ", ".join(map(param_in_range, row.params))
-            rows.append((f"`{row.name}`", row.formula, params, row.without_tin, row.source))
+            cells = (row.formula, params, row.without_tin, str(row.exchanged), row.source)
+            rows.append((f"`{row.name}`", *cells))
     return page(
         "Rules",
         f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
         "input of the forward. A rule on a parameter's gradient gets no `tin`; the fourth column "
         "says what it then does. Beside a param's default stands its range: a number out of it is "
         "an error where it is given.",
-        table(("rule", "gradient and edges", "params", "without `tin`", "source"), rows),
+        "*Over shards*: what the rule exchanges where a tensor is a part of an array, "
+        '`over="global"`; see [devices](devices.md).',
+        bullets(exchanges.KINDS),
+        table(
+            ("rule", "gradient and edges", "params", "without `tin`", "over shards", "source"), rows
+        ),
     )
 
 
@@ -226,7 +238,6 @@ def render_differences() -> str:
         for row in rows.mended
     ]
     versions = ", ".join(rows.measured for rows in tables.values())
-    kinds = "\n".join(f"- **{kind}**: {text}." for kind, text in KINDS.items())
     return page(
         "Differences between frameworks",
         "Every op, rule and activation gives the same numbers on every backend: within 4 eps of "
@@ -235,7 +246,7 @@ def render_differences() -> str:
         f"{versions}. An eps is the distance from 1 to the next number of the dtype.",
         "## What is left\n\nThe tests hold each row to its figure, and fail where it is no longer "
         "needed (rows that depend on the processor aside). The kinds:",
-        kinds,
+        bullets(KINDS),
         table(("backend", "what", "kind", "dtypes", "figure", "reason"), kept),
         "## What is mended\n\nThese kernels are wrong, or missing, as the frameworks have them. "
         "Our rows correct or replace them, so a rule does not meet these errors; code that calls "

@@ -68,13 +68,15 @@ class LiveProgress:
 
     def end_run(self, outcome: Outcome) -> None:
         """Print the outcome; the bar jumps over what a gap left out."""
-        self.finished += 1
-        self.bar.update(self.task, completed=self.finished * self.epochs)
         configuration = outcome.configuration
         label = f"{outcome.framework:<10} {configuration.forward:<9} {configuration.rule:<12}"
-        self.console.print(
-            f"{escape(label)} {describe_outcome(outcome)}", highlight=False, soft_wrap=True
-        )
+        self.end_line(f"{escape(label)} {describe_outcome(outcome)}")
+
+    def end_line(self, line: str) -> None:
+        """Print the line of a run that has ended."""
+        self.finished += 1
+        self.bar.update(self.task, completed=self.finished * self.epochs)
+        self.console.print(line, highlight=False, soft_wrap=True)
 
 
 def describe_outcome(outcome: Outcome) -> str:
