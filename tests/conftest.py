@@ -217,6 +217,19 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
+def registry_as_found() -> Iterator[None]:
+    """A test leaves the registered rules as it found them."""
+    before = {name: xg.get(name) for name in xg.rules()}
+    yield
+    for name in xg.rules():
+        if xg.get(name) is not before.get(name):
+            xg.unregister(name)  # the library's own comes back where one gave way
+    for name, rule in before.items():
+        if name not in xg.rules() or xg.get(name) is not rule:
+            xg.register(name, override=True)(rule)
+
+
+@pytest.fixture
 def captured() -> Iterator[Callable[..., xg.Rule]]:
     """Make a rule that must be captured."""
     yield lambda function: xg.register("under test", override=True, native=False)(function)

@@ -4,7 +4,7 @@ means by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = pytest.mark.needs("jax")
+pytestmark = [pytest.mark.needs("jax"), pytest.mark.usefixtures("registry_as_found")]
 
 X = np.array([[-2.3, -1.0, -0.5, -0.0], [0.0, 0.3, 0.5, 1.0], [1.7, 2.5, 3.0, 0.9]])
 Y = np.array([[0.5, -1.5, 2.0, 1.0], [2.0, 0.7, -0.5, 3.0], [1.0, 2.5, 0.1, -2.0]])
@@ -221,13 +221,6 @@ def compare(name: str, function: Any, results: list[Any]) -> str:
         given, wanted, rtol=1e-6 if "float32" in str(np.asarray(results[0]).dtype) else 1e-11
     )
     return "" if close else f"gives {given[0, 0]}, JAX {wanted[0, 0]}"
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    yield
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults() -> None:

@@ -93,6 +93,13 @@ def test_a_gradient_that_is_not_finite_is_not_ok() -> None:
     assert not np.isfinite(report.max_error)
 
 
+def test_a_rule_by_itself_is_compared_with_the_identity() -> None:
+    for rule in ("triangular", "clip_norm", "gradient_reversal"):
+        report = xg.check(xg.get(rule), np.linspace(-0.8, 0.7, 4))
+        assert report.is_surrogate and report.compared == 4
+    assert report.max_error == 2.0  # -1 where the identity has 1
+
+
 def test_a_surrogate_is_described_not_failed(backend: Any) -> None:
     act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
     report = xg.check(act, np.array([-3.0, -1.0, 1.0, 0.5]), backend=backend.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,10 @@ import multigrad as xg
 
 from .unseen import Unseen
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 X = np.array([-1.0, 0.25, 0.75, 2.0], np.float32)
 G = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 def shift(ctx: Any, grad_out: Any, tin: Any, by: float = 1.0) -> Any:

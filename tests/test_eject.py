@@ -18,13 +18,15 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad import xp
+from multigrad import ops, xp
 from multigrad.backend.discovery import load_backend
 from multigrad.ejection.eject import write_parts
 from multigrad.ejection.shake import Shaker
 
 from .harness import ejected
 from .harness.ejecting import KEY, X, load, native, random_values, rules_by_rank
+
+pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 FORWARDS = ("Linear", "ReLU", "Heaviside")
 # Of the library: other tests register their own.
@@ -33,14 +35,6 @@ RULES = [
     for name in xg.rules()
     if xg.get(name).__module__.startswith("multigrad.rules") and name not in rules_by_rank()
 ]
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 def run_apart(backend: str, folder: Path, calls: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +186,8 @@ def test_every_row_can_be_written_into_a_file_with_all_that_it_names(backend: An
     row = load_backend(backend.name)
     ours = frozenset({"multigrad", f"multigrad_{backend.name}"})
     for op, kernel in row.kernels.rows.items():
+        if op is ops.PLACE_KEY and kernel is not op.numpy:
+            continue  # refused: a test below
         shaker = Shaker(row.ejection.modules, row.ejection.forms, ours, set())
         result = shaker.express(kernel, op.name)
         text = f"{write_parts(shaker)}\nresult = {result}\n"
@@ -201,6 +197,15 @@ def test_every_row_can_be_written_into_a_file_with_all_that_it_names(backend: An
         assert max(map(len, text.splitlines())) <= 100, op
         missing = [name for name in global_names(text) if name not in scope]
         assert missing == [], op
+
+
+def test_a_draw_over_shards_has_no_file_of_its_own(backend: Any) -> None:
+    rule = xg.get("noise").over("global")
+    if backend.name == "numpy":  # one shard
+        assert "def noise" in xg.source(rule, "numpy", standalone=True)
+        return
+    with pytest.raises(xg.MultigradError, match=r"noise.*each shard"):
+        xg.source(rule, backend.name, standalone=True)
 
 
 def global_names(text: str) -> set[str]:

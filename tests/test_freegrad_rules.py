@@ -19,7 +19,10 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = pytest.mark.needs("torch", "freegrad", "jax")
+pytestmark = [
+    pytest.mark.needs("torch", "freegrad", "jax"),
+    pytest.mark.usefixtures("registry_as_found"),
+]
 
 KEY = 7
 RULES = {
@@ -51,15 +54,6 @@ def noisy_threshold(ctx, grad_out, tin, t: float = 0.0, sigma: float = 0.1):
     noise = sigma * torch.randn_like(grad_out)
     return grad_out * mask + noise
 """
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = {name: xg.get(name) for name in xg.rules()}
-    yield
-    for name in xg.rules():
-        if xg.get(name) is not before.get(name):
-            xg.unregister(name)
 
 
 @pytest.fixture

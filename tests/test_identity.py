@@ -15,6 +15,8 @@ import multigrad as xg
 
 from .unseen import Unseen
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 Tensor: TypeAlias = Any
 X = np.array([-1.0, 0.25, 2.0], np.float32)
 # TensorFlow (2.21) itself takes -0.0 for the 0.0 that it made a tensor of before.
@@ -119,14 +121,6 @@ def counted_scale(captures: Unseen) -> xg.Rule:
         return grad_out * s
 
     return xg.register("test counted", override=True)(scale)
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Any:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 def test_a_tensor_bound_to_a_part_is_told_from_one_that_prints_alike(backend: Any) -> None:

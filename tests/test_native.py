@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,11 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 X = np.array([-1.0, 0.0, 0.5, 2.0], np.float32)
 G = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 frameworks = pytest.mark.backends("torch", "jax", "tensorflow")
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 def make_uncapturable() -> Callable[..., Any]:

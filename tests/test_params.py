@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
@@ -13,17 +13,11 @@ import multigrad as xg
 
 from .unseen import Unseen
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 X = np.array([-1.0, 0.25, 0.75, 2.0], np.float32)
 G = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
 frameworks = pytest.mark.backends("torch", "jax", "tensorflow")
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,14 @@ import multigrad as xg
 from multigrad.ground.ranges import Range
 from multigrad.testing.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 X = np.array([-2.0, 0.25, 0.75], np.float32)
 G = np.ones_like(X)
 NAN, INF = math.nan, math.inf
 LIBRARY = [n for n in xg.rules() if xg.get(n).__module__.startswith("multigrad.rules")]
 # An axis: which ones there are is the input's to say.
 WITHOUT_RANGE = {("centralize", "dim"), ("centralize", "keepdim")}
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 def window(

@@ -7,13 +7,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 LIBRARY = [
@@ -39,17 +40,6 @@ LIBRARY = [
     "straight_through",
     "triangular",
 ]
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = {name: xg.get(name) for name in xg.rules()}
-    yield
-    for name in set(xg.rules()) - set(before):
-        xg.unregister(name)
-    for name, rule in before.items():
-        if name not in xg.rules() or xg.get(name) is not rule:
-            xg.register(name, override=True)(rule)
 
 
 def doubled(ctx: Any, grad_out: Any, tin: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,10 @@ from multigrad.errors import NativeRuleWarning, RuleTypeError
 
 from .unseen import Unseen
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 G = np.array([1.0, 2.0, 3.0], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 def window(ctx: Any, grad_out: Any, tin: Any, low: float = -1.0, high: float = 1.0) -> Any:

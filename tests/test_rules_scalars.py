@@ -49,6 +49,9 @@ CASES: dict[str, tuple[Body, Body, float]] = {
     "a count": (
         lambda g, x, w: g * xp.sum((x > 0) * 1.0), lambda g, x, w: g * 3, 1.0,
     ),
+    "the count of a mask": (
+        lambda g, x, w: g * xp.count_nonzero(x > 0), lambda g, x, w: g * np.sum(x > 0), 1.0,
+    ),
     "the share of a mask": (
         lambda g, x, w: g * xp.mean(x > 0), lambda g, x, w: g * 0.5, 1.0,
     ),

@@ -22,7 +22,8 @@ xp = xg.xp
 Tensor = Any
 X = np.linspace(-2.0, 2.5, 16, dtype=np.float32).reshape(4, 4)
 G = np.cos(X)
-TABLE = [op for op in ops.CALLABLE_OPS if op is not ops.FOLD_IN]  # which each second draw makes
+# Keys, which draws make of keys.
+TABLE = [op for op in ops.CALLABLE_OPS if op not in (ops.FOLD_IN, ops.PLACE_KEY)]
 VALUES = freeze(np.array([[0.5, -1.25, 3.0, float("nan")]]))
 ATTRS: dict[str, tuple[Any, ...]] = {
     "axis": (0, -1), "keepdims": (True, False), "approximate": (True, False), "correction": (0, 1),
@@ -38,7 +39,8 @@ ATTRS: dict[str, tuple[Any, ...]] = {
     "posinf": (None, 7.0), "neginf": (None, -7.0), "dtype": (T, "float32", "float64"),
     "value": (VALUES,), "sizes": ((2,), (1, 2)), "strides": ((1,), (2,)), "dilations": ((1,),),
     "groups": (1,), "rtol": (0.0, 1e-3), "epsilons": (1.0,), "lower": (True, False),
-    "transposed": (True, False), "unit": (True, False),
+    "transposed": (True, False), "unit": (True, False), "names": (None, ("b", "m")),
+    "split": (((),), (None, ("b",))),
 }  # fmt: skip
 
 

@@ -8,7 +8,6 @@ import ast
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,12 @@ from multigrad import xp
 
 from .harness.ejecting import rules_by_rank
 
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith("multigrad.rules")]
 BY_RANK = rules_by_rank()
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)
 G = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def registry_as_found() -> Iterator[None]:
-    before = set(xg.rules())
-    yield
-    for name in set(xg.rules()) - before:
-        xg.unregister(name)
 
 
 # --- show -----------------------------------------------------------------------------------------

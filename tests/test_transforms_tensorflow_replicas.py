@@ -1,64 +1,27 @@
-"""`tf.distribute` runs replicas on threads of its own, where a `use` around them is not in
-force.
+"""`tf.distribute`: what is in force around the replicas, which run on threads of their own, is in
+force in them; and their steps are those of one device.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
+from pathlib import Path
 
 import pytest
 
+from .harness.ranks import Ranks, names_in, ranks_of
+
 pytestmark = pytest.mark.needs("tensorflow")
+CHECKS = Path(__file__).parent / "ranks" / "tensorflow_replicas.py"
+mirrored = ranks_of(CHECKS, world=1, timeout=240)
+workers = ranks_of(CHECKS, world=2, timeout=240)
 
 
-def test_use_inside_of_the_replica_function_acts_and_one_around_a_traced_one_is_refused() -> None:
-    # Devices are configured when TensorFlow starts, so the script is a process of its own.
-    script = """
-        import numpy as np
-        import tensorflow as tf
+@pytest.mark.parametrize("name", names_in(CHECKS))
+def test_two_replicas_of_one_process(mirrored: Ranks, name: str) -> None:
+    mirrored.assert_passed(name)
 
-        import multigrad as xg
 
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        two = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, two)
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        act = xg.activation("Tanh")
-
-        def gradient(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = act(x)
-            return tape.gradient(y, x)
-
-        def step(x):
-            with xg.use("triangular"):
-                return gradient(x)
-
-        def run(f):
-            def of_replica(context):
-                return tf.constant([0.25, 0.5]) * (context.replica_id_in_sync_group + 1)
-
-            values = strategy.experimental_distribute_values_from_function(of_replica)
-            return strategy.experimental_local_results(f(values))
-
-        def replicated(values):
-            return strategy.run(step, args=(values,))
-
-        def around(values):
-            return strategy.run(gradient, args=(values,))
-
-        for f in (replicated, tf.function(replicated)):
-            first, second = run(f)
-            np.testing.assert_allclose(first, [0.75, 0.5], rtol=1e-6)
-            np.testing.assert_allclose(second, [0.5, 0.0], rtol=1e-6)
-        with xg.use("triangular"):
-            try:
-                run(tf.function(around))
-                raise SystemExit("the rule around the replicas was dropped in silence")
-            except xg.StaleTraceError as error:
-                assert "inside the function" in str(error)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+# Eager steps of two processes are those of a graph, and take twenty times as long.
+@pytest.mark.parametrize("name", [n for n in names_in(CHECKS) if "steps" not in n or "jit" in n])
+def test_two_workers_of_one_replica_each(workers: Ranks, name: str) -> None:
+    workers.assert_passed(name)

@@ -1,5 +1,4 @@
-"""`keras.distribution.DataParallel` on two devices that jax is told to see: a step is that of one
-device.
+"""`keras.distribution` on devices that jax is told to see: steps are those of one device.
 
 Keras (3.15) shards data on jax alone: its module for TensorFlow is a prototype that distributes
 nothing, and for torch there is none. The devices are forced before jax starts, so the model trains
@@ -12,10 +11,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from ..harness.ranks import Ranks, names_in, ranks_of
 
 pytestmark = [
     pytest.mark.needs("keras"),
@@ -32,28 +34,31 @@ import multigrad as xg, multigrad.keras as xk
 given = json.loads(sys.stdin.read())
 x, y, *weights = (np.asarray(a, np.float32) for a in given["arrays"])
 keras.distribution.set_distribution(keras.distribution.DataParallel())
-layer = xk.Activation("Heaviside", rule=given["rule"])
-model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(6), layer, keras.layers.Dense(3)])
-model.compile(keras.optimizers.SGD(given["rate"]), "mse")
-found = []
-for width in given["widths"]:
-    for variable, value in zip(model.trainable_weights, weights):
-        variable.assign(value)
-    if given["rule"]:
-        layer.params["width"].assign(width)
-    with xg.use("triangular", params={"width": width}):
-        model.fit(x, y, batch_size=len(x), shuffle=False, verbose=0)
-    found.append([np.asarray(variable).tolist() for variable in model.trainable_weights])
-sharding = model.layers[0].kernel.value.sharding
-print(json.dumps({"devices": len(sharding.device_set), "weights": found}))
+
+def train(rule):
+    layer = xk.Activation("Heaviside", rule=rule)
+    layers = [keras.layers.Dense(6), layer, keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile(keras.optimizers.SGD(given["rate"]), "mse")
+    for width in given["widths"]:
+        for variable, value in zip(model.trainable_weights, weights):
+            variable.assign(value)
+        if rule:
+            layer.params["width"].assign(width)
+        with xg.use("triangular", params={"width": width}):
+            model.fit(x, y, batch_size=len(x), shuffle=False, verbose=0)
+        yield [np.asarray(variable).tolist() for variable in model.trainable_weights]
+    assert len(model.layers[0].kernel.value.sharding.device_set) == 2
+
+print(json.dumps([list(train(rule)) for rule in given["rules"]]))
 """
 
 
-@pytest.mark.parametrize("rule", ["triangular", None])
-def test_a_step_on_two_devices_is_that_of_one(network: Any, rule: str | None) -> None:
+def test_steps_on_two_devices_are_those_of_one(network: Any) -> None:
     widths = [2.0, 0.75]
     arrays = [array.tolist() for array in (network.x, network.y, *network.weights)]
-    given = {"arrays": arrays, "rule": rule, "rate": network.rate, "widths": widths}
+    rules = ["triangular", None]  # the layer's own, and that in force
+    given = {"arrays": arrays, "rules": rules, "rate": network.rate, "widths": widths}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         input=json.dumps(given),
@@ -64,9 +69,18 @@ def test_a_step_on_two_devices_is_that_of_one(network: Any, rule: str | None) ->
         env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["devices"] == 2
-    for width, trained in zip(widths, found["weights"], strict=True):
-        expected = network.step(lambda x, w=width: network.surrogates["triangular"](x, w))
-        for ours, theirs in zip(trained, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    for steps in json.loads(done.stdout.splitlines()[-1]):
+        for width, trained in zip(widths, steps, strict=True):
+            expected = network.step(lambda x, w=width: network.surrogates["triangular"](x, w))
+            for ours, theirs in zip(trained, expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+CHECKS = Path(__file__).parents[1] / "ranks" / "keras_devices.py"
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"}
+ranks = ranks_of(CHECKS, world=1, timeout=300, env=FOUR)
+
+
+@pytest.mark.parametrize("name", names_in(CHECKS))
+def test_on_four_devices(ranks: Ranks, name: str) -> None:
+    ranks.assert_passed(name)

@@ -1,0 +1,479 @@
+"""Rules on four devices of one process: automatic sharding, explicit axes, `shard_map`, `pmap`."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from harness import training_jax
+from harness.ranks import check
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import multigrad as xg
+
+KINDS = ("elementwise", "norm", "random", "function", "gradients")
+BOTH = (True, False)
+
+PLACES = (P(None, "m"), P(("b", "m")))
+ROWS = P("b")
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((8, 12)).astype(np.float32)
+W = RNG.standard_normal(12).astype(np.float32)
+COLLECTIVE = re.compile(
+    r"= (\S+) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
+)
+
+
+def grid(kind: AxisType = AxisType.Auto) -> Any:
+    return jax.make_mesh((2, 2), ("b", "m"), axis_types=(kind, kind))
+
+
+def line() -> Any:
+    return jax.make_mesh((4,), ("b",), axis_types=(AxisType.Auto,))
+
+
+def place(x: Any, mesh: Any, spec: P) -> Any:
+    return jax.device_put(x, NamedSharding(mesh, spec))
+
+
+def shards(f: Any, inputs: Any = ROWS, outputs: Any = ROWS, **options: Any) -> Any:
+    options = {"mesh": line(), **options}
+    return jax.jit(jax.shard_map(f, in_specs=inputs, out_specs=outputs, **options))
+
+
+def gradient(rule: Any, key: Any = None) -> Callable[[Any], Any]:
+    """Return the gradient of a network that is one activation under a rule."""
+
+    def loss(x: Any) -> Any:
+        with xg.use(rule, key=key):
+            return (xg.activation("Linear")(x) * jax.lax.stop_gradient(x)).sum()
+
+    return jax.grad(loss)
+
+
+def collectives(f: Any, *args: Any) -> list[tuple[str, str]]:
+    """Return the exchanges of a compiled function: what each gives, and its name."""
+    return COLLECTIVE.findall(jax.jit(f).lower(*args).compile().as_text())
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+
+
+# --- training -------------------------------------------------------------------------------------
+@check(kind=KINDS, way=("Auto", "Explicit"))
+def trains_as_one_device_where_arrays_are_sharded(kind: str, way: str) -> None:
+    mesh = jax.make_mesh((4,), ("b",), axis_types=(getattr(AxisType, way),))
+    with jax.enable_x64(True), jax.set_mesh(mesh):
+        x, y = (place(a, mesh, P("b")) for a in (training_jax.X, training_jax.Y))
+        weights = place(training_jax.WEIGHTS, mesh, P())
+        run = jax.jit(functools.partial(training_jax.train, kind=kind))
+        training_jax.assert_same(jax.device_get(run(weights, x, y)), kind)
+
+
+@check(kind=KINDS, check_vma=BOTH)
+def trains_as_one_device_in_shard_map(kind: str, check_vma: bool) -> None:
+    given = (training_jax.WEIGHTS, training_jax.X, training_jax.Y)
+    with jax.enable_x64(True):
+        run = training_jax.mapped(line(), kind, check_vma)
+        training_jax.assert_same(jax.device_get(run(*given)), kind)
+
+
+@check(kind=("norm", "random"))
+def trains_as_one_device_under_pmap(kind: str) -> None:
+    def run(weights: Any, x: Any, y: Any) -> Any:
+        reduce = functools.partial(jax.lax.psum, axis_name="i")
+        return training_jax.train(weights, x, y, kind, P("i"), reduce)
+
+    with jax.enable_x64(True):
+        parts = (a.reshape(4, 2, -1) for a in (training_jax.X, training_jax.Y))
+        mapped = jax.pmap(run, axis_name="i", in_axes=(None, 0, 0))
+        found = mapped(training_jax.WEIGHTS, *parts)
+        training_jax.assert_same(jax.tree.map(lambda w: w[3], jax.device_get(found)), kind)
+
+
+# --- where things are, and what is exchanged ------------------------------------------------------
+@check(rule=("clip_norm", "full_jam"), way=("Auto", "Explicit"))
+def gradients_are_placed_and_numbered_as_without_sharding(rule: str, way: str) -> None:
+    mesh = grid(getattr(AxisType, way))
+    run = gradient(rule, key=7)
+    expected = jax.jit(run)(X)
+    for spec in PLACES:
+        x = place(X, mesh, spec)
+        with jax.set_mesh(mesh):
+            plain = jax.jit(jax.grad(lambda x: (x**2).sum()))(x)
+            for found in (jax.jit(run)(x), run(x)):
+                assert found.sharding == plain.sharding, (found.sharding, plain.sharding)
+                if rule == "full_jam":  # the draws are the same bits
+                    np.testing.assert_array_equal(found, expected)
+                close(found, expected)
+
+
+@check()
+def elementwise_rules_exchange_nothing_and_a_norm_one_number() -> None:
+    x = place(jnp.asarray(X), line(), P("b"))
+    number = [("f32[]", "all-reduce")]
+    for rule, expected in (("triangular", []), ("full_jam", []), ("clip_norm", number)):
+        run = gradient(rule, key=7)
+        assert collectives(run, x) == expected, (rule, collectives(run, x))
+    for rule, expected in (("triangular", []), ("clip_norm", number)):
+        for over in ("global", P("b")):
+            run = shards(gradient(xg.get(rule).over(over)))
+            assert collectives(run, x) == expected, (rule, collectives(run, x))
+    assert collectives(shards(gradient("clip_norm")), x) == []
+
+
+@check(way=("Auto", "Explicit"))
+def each_device_draws_its_part(way: str) -> None:
+    mesh = grid(getattr(AxisType, way))
+    x = place(jnp.zeros((64, 16)), mesh, P("b", "m"))
+    with jax.set_mesh(mesh):
+        run = jax.jit(gradient("full_jam", key=jax.random.key(7)))
+        compiled = run.lower(x).compile().as_text()
+    drawn = set(re.findall(r"u32\[\d+,\d+\]", compiled))
+    assert drawn == {"u32[32,8]"}, drawn
+    assert not COLLECTIVE.findall(compiled)
+
+
+# --- shard_map ------------------------------------------------------------------------------------
+@xg.custom_gradient
+def constant_slope(x: Any) -> Any:
+    return x * 1.0, lambda upstream: jnp.ones(x.shape, x.dtype) * 2.0
+
+
+@functools.partial(xg.custom_gradient, native=True)
+def constant_slope_as_it_is(x: Any) -> Any:
+    return x * 1.0, lambda upstream: jnp.ones(x.shape, x.dtype) * 2.0
+
+
+def forward(weight: Any, x: Any) -> Any:
+    return jnp.tanh(weight) * x
+
+
+def backward(upstream: Any, weight: Any, x: Any) -> Any:
+    return (upstream * x).sum(0) * 0.5, upstream * jnp.tanh(weight)
+
+
+shared = xg.function(forward, backward)
+shared_as_it_is = xg.function(forward, backward, native=True)
+
+
+@xg.custom_gradient
+def repeated(x: Any) -> Any:
+    """A loop that values end, of what is carried shared and split."""
+    _, y = jax.lax.while_loop(
+        lambda carry: jnp.all(carry[0] < 5.0),
+        lambda carry: (carry[0] + 1.0, carry[1] * 0.5 + 0.1),
+        (jnp.zeros(()), x),
+    )
+    return y, lambda upstream: upstream * 0.5
+
+
+NETWORKS: dict[str, Callable[..., Any]] = {
+    "constant": lambda w, x: constant_slope(w * x),
+    "constant_as_it_is": lambda w, x: constant_slope_as_it_is(w * x),
+    "shared": shared,
+    "shared_as_it_is": shared_as_it_is,
+    "loop": lambda w, x: repeated(w * x),
+    "scan": lambda w, x: jax.lax.scan(lambda c, _: (shared(w, c), None), x, None, length=3)[0],
+    "remat": lambda w, x: jax.checkpoint(shared)(w, constant_slope(x)),
+}
+NAMES = (
+    "constant", "constant_as_it_is", "shared", "shared_as_it_is", "loop", "scan", "remat",
+)  # fmt: skip
+
+
+@check(name=NAMES, check_vma=BOTH)
+def functions_of_shared_and_split_values_have_the_gradients_of_one_device(
+    name: str, check_vma: bool
+) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        return (NETWORKS[name](w, x) ** 2).sum()
+
+    expected = jax.grad(loss, argnums=(0, 1))(W, X)
+    for axes in ({"b", "m"}, {"b"}):  # the second: the other axis is automatic
+        spec = P(tuple(sorted(axes)))
+        options = {"mesh": grid(), "axis_names": axes, "check_vma": check_vma}
+
+        def whole(w: Any, x: Any, names: Any = tuple(axes)) -> Any:
+            return jax.lax.psum(loss(w, x), names)
+
+        outside = jax.grad(shards(whole, (P(), spec), P(), **options), argnums=(0, 1))(W, X)
+        for ours, theirs in zip(outside, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+        inside = shards(jax.grad(loss, argnums=1), (P(), spec), spec, **options)(W, X)
+        np.testing.assert_allclose(inside, expected[1], rtol=1e-5, atol=1e-5)
+
+
+@check()
+def second_derivatives_in_shard_map_are_those_of_one_device() -> None:
+    def penalty(w: Any, x: Any) -> Any:
+        return (jax.grad(lambda x: (shared(w, constant_slope(x)) ** 2).sum())(x) ** 2).sum()
+
+    run = shards(jax.grad(penalty), (P(), P("b")), P())
+    np.testing.assert_allclose(run(W, X), jax.grad(penalty)(W, X), rtol=1e-5, atol=1e-5)
+
+
+@check(check_vma=BOTH)
+def a_width_that_differs_between_shards_acts_on_a_shared_weight(check_vma: bool) -> None:
+    def run(w: Any, x: Any) -> Any:
+        width = 1.0 + jax.lax.axis_index("b").astype(jnp.float32)
+        with xg.use("triangular", params={"width": width}):
+            return jax.lax.psum((xg.activation("Heaviside")(w) * x).sum(), "b")
+
+    found = jax.grad(shards(run, (P(), P("b")), P(), check_vma=check_vma))(W, X)
+    parts = (X[2 * i : 2 * i + 2].sum(0) for i in range(4))
+    close(
+        found,
+        sum(xg.get("triangular")(None, part, W, width=1.0 + i) for i, part in enumerate(parts)),
+    )
+
+
+# --- what a reduction means -----------------------------------------------------------------------
+@xg.register("scaled_by_all")
+def scaled_by_all(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    spread = xg.xp.softmax(tin, axis=0) * xg.xp.std(tin) + xg.xp.max(grad_out)
+    return grad_out * spread * xg.xp.sum(xg.xp.ones_like(tin))
+
+
+@check(rule=("clip_norm", "centralize", "scaled_by_all"), check_vma=BOTH)
+def a_rule_over_shards_is_that_of_the_whole_array(rule: str, check_vma: bool) -> None:
+    expected = gradient(rule)(X)
+    made = xg.get(rule)
+    for own in (made.over("global"), made.over(axis_name="b"), made.over(P("b"))):
+        np.testing.assert_allclose(
+            shards(gradient(own), check_vma=check_vma)(X), expected, rtol=1e-5, atol=1e-6
+        )
+    two = shards(
+        gradient(made.over(P("b", "m"))), P("b", "m"), P("b", "m"), mesh=grid(), check_vma=check_vma
+    )
+    np.testing.assert_allclose(two(X), expected, rtol=1e-5, atol=1e-6)
+    for own in (made.over("global"), made.over(axis_name="b")):
+        sharded = jax.jit(gradient(own))(place(X, grid(), P("b")))
+        np.testing.assert_allclose(sharded, expected, rtol=1e-5, atol=1e-6)
+
+
+@check()
+def a_rule_over_shard_takes_each_shard_as_an_array() -> None:
+    found = shards(gradient(xg.get("clip_norm").over("shard")))(X)
+    expected = [gradient("clip_norm")(part) for part in np.split(X, 4)]
+    close(found, np.concatenate(expected))
+
+
+@check()
+def what_has_no_meaning_where_it_is_used_says_what_to_do() -> None:
+    clip, x = xg.get("clip_norm"), place(X, grid(), P("b"))
+    cases = [
+        (lambda: jax.jit(gradient(clip.over("shard")))(x), r"automatic sharding.*jax\.shard_map"),
+        (lambda: gradient(clip.over("shard"))(x), r"automatic sharding.*jax\.shard_map"),
+        (lambda: jax.jit(gradient(clip.over(axis_name="z")))(x), r"no axis 'z'.*\['b', 'm'\]"),
+        (lambda: gradient(clip.over(axis_name="z"))(X), r"no axis 'z'.*none here.*jax\.shard_map"),
+        (lambda: shards(gradient(clip.over(axis_name="z")))(X), r"no axis 'z'.*\['b'\]"),
+        (
+            lambda: shards(gradient(clip.over(axis_name="b")), P(), P())(X),
+            r"\['b'\].*all of them share.*Leave over=",
+        ),
+    ]
+    for run, message in cases:
+        try:
+            run()
+        except xg.MultigradError as error:
+            assert re.search(message, str(error)), error
+        else:
+            raise AssertionError(message)
+
+
+@check(check_vma=BOTH)
+def gradients_of_weights_take_a_rule_before_or_after_their_sum(check_vma: bool) -> None:
+    per_shard = np.stack([part.sum(0) for part in np.split(X, 4)])
+
+    def clipped(g: Any) -> Any:
+        return g * min(1.0, 1.0 / np.linalg.norm(g))
+
+    def run(x: Any, rule_first: bool) -> Any:
+        w = jax.lax.pcast(jnp.asarray(W), "b", to="varying") if check_vma else W
+        g = jax.grad(lambda w: (x * w).sum())(w)
+        if rule_first:
+            return jax.lax.psum(xg.apply_to_gradients(g, "clip_norm"), "b")
+        return xg.apply_to_gradients(jax.lax.psum(g, "b"), "clip_norm")
+
+    for rule_first, expected in (
+        (True, sum(map(clipped, per_shard))),
+        (False, clipped(per_shard.sum(0))),
+    ):
+        part = functools.partial(run, rule_first=rule_first)
+        close(shards(part, P("b"), P(), check_vma=check_vma)(X), expected)
+    sharded = place(per_shard, line(), P("b"))
+    for over in (None, "global"):
+        close(jax.jit(lambda g, o=over: xg.apply_to_gradients(g, "clip_norm", over=o))(sharded),
+              clipped(per_shard))  # fmt: skip
+    over = shards(lambda g: xg.apply_to_gradients(g, "clip_norm", over="global"))
+    close(over(per_shard), clipped(per_shard))
+
+
+# --- rules and functions that exchange numbers themselves -----------------------------------------
+@xg.register("by_psum")
+def by_psum(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out / jnp.sqrt(jax.lax.psum((grad_out * grad_out).sum(), "b"))
+
+
+@xg.register("by_pmean")
+def by_pmean(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out - jax.lax.pmean(grad_out.mean(), ("b",)) + jax.lax.pmin(tin, "b")
+
+
+@xg.register("by_size")
+def by_size(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out / jax.lax.axis_size("b")
+
+
+@xg.register("by_count")
+def by_count(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out / jax.lax.psum(1, "b")
+
+
+@jax.custom_vjp
+def total(x: Any) -> Any:
+    return jax.lax.psum((x**2).sum(), "b")
+
+
+def total_kept(x: Any) -> Any:
+    return total(x), x
+
+
+def total_pulled(x: Any, upstream: Any) -> Any:
+    return (upstream * 3.0 * x / jax.lax.pmax(jnp.abs(x).max(), "b"),)
+
+
+total.defvjp(total_kept, total_pulled)
+
+
+@check(rule=("by_psum", "by_pmean"), check_vma=BOTH)
+def a_rule_in_jaxs_words_for_exchange_is_captured(rule: str, check_vma: bool) -> None:
+    written = xg.get(rule).function
+
+    def directly(x: Any) -> Any:
+        return written(None, x, x)
+
+    found = shards(gradient(rule), check_vma=check_vma)(X)
+    close(found, shards(directly, check_vma=check_vma)(X))
+    assert "all_sum" in str(xg.show(rule))
+
+
+@check(rule=("by_size", "by_count"))
+def a_number_of_shards_is_never_part_of_a_graph(rule: str) -> None:
+    for mesh in (line(), grid()):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = shards(gradient(rule), mesh=mesh)(X)
+        close(found, X / mesh.shape["b"])
+        said = [str(warning.message) for warning in caught]
+        assert all(re.search("axis_size|counts shards", each) for each in said), said
+
+
+@check(check_vma=BOTH)
+def a_custom_vjp_that_exchanges_has_the_gradients_that_jax_gives(check_vma: bool) -> None:
+    ours = xg.from_custom_vjp(total)
+
+    def plain(f: Any) -> Any:
+        return jax.grad(shards(f, P("b"), P(), check_vma=check_vma))(X)
+
+    def mixed(f: Any) -> Any:
+        def run(x: Any) -> Any:
+            return jax.lax.psum(f(x) * x.sum(), "b")
+
+        return jax.grad(shards(run, P("b"), P(), check_vma=check_vma))(X)
+
+    for way in (plain, mixed):
+        np.testing.assert_allclose(way(ours), way(total), rtol=1e-5, atol=1e-5)
+
+
+# --- what people put around a step ----------------------------------------------------------------
+@check()
+def donated_buffers_are_taken_and_the_numbers_stay() -> None:
+    for jit in (jax.jit, xg.jit):
+        width = xg.schedule.linear(2.0, 1.0, steps=4)
+        act = xg.activation("Heaviside", "triangular", {"width": width})
+
+        def step(w: Any, x: Any, act: Any = act) -> Any:
+            return w - 0.1 * jax.grad(lambda w: (act(x * w) ** 2 + x * act(w)).sum())(w)
+
+        run = jit(step, donate_argnums=0)
+        w, expected = place(jnp.asarray(W), line(), P()), jnp.asarray(W)
+        for _ in range(2):
+            before, w = w, run(w, place(X, line(), P("b")))
+            expected = step(expected, X)
+            assert before.is_deleted()
+            close(w, expected)
+            width.step()
+
+
+@check()
+def one_trace_of_xg_jit_serves_all_numbers_on_sharded_arguments() -> None:
+    traces = 0
+
+    def run(x: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return jax.grad(lambda x: (xg.activation("Tanh")(x) ** 2).sum())(x)
+
+    place_ = NamedSharding(line(), P("b"))
+    compiled = xg.jit(run, out_shardings=place_)
+    for width in (1.0, 2.0):
+        with xg.use("triangular", params={"width": width}):
+            found = compiled(place(X, line(), P("b")))
+            assert found.sharding == place_
+            close(found, run(X))
+    assert traces == 1 + 2, traces
+
+
+@check(way=("nnx", "linen"))
+def flax_models_train_sharded_under_an_optax_chain_with_a_rule(way: str) -> None:
+    # Here, as the other checks need neither.
+    import optax
+    from flax import linen, nnx
+
+    from multigrad.optax import apply_rule
+
+    act = xg.activation("Heaviside", "triangular")
+    if way == "nnx":
+        rngs = nnx.Rngs(0)
+        network = nnx.Sequential(nnx.Linear(12, 8, rngs=rngs), act, nnx.Linear(8, 2, rngs=rngs))
+        graph, params = nnx.split(network, nnx.Param)
+
+        def apply(params: Any, x: Any) -> Any:
+            return nnx.merge(graph, params)(x)
+    else:
+        model = linen.Sequential([linen.Dense(8), act, linen.Dense(2)])
+        params = model.init(jax.random.key(0), X)
+        apply = model.apply
+
+    chain = optax.chain(apply_rule("clip_norm"), apply_rule("full_jam", key=3), optax.sgd(0.1))
+
+    @jax.jit
+    def step(params: Any, state: Any, x: Any) -> Any:
+        gradients = jax.grad(lambda p: (apply(p, x) ** 2).sum())(params)
+        updates, state = chain.update(gradients, state)
+        return optax.apply_updates(params, updates), state
+
+    def train(params: Any, x: Any) -> Any:
+        state = chain.init(params)
+        for _ in range(3):
+            params, state = step(params, state, x)
+        return params
+
+    def placed(leaf: Any) -> Any:
+        return place(leaf, grid(), P(None, "m") if leaf.ndim == 2 else P("m"))
+
+    expected = train(params, jnp.asarray(X))
+    found = train(jax.tree.map(placed, params), place(X, grid(), P("b")))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        close(ours, theirs)
+        assert ours.sharding.is_equivalent_to(placed(theirs).sharding, ours.ndim)

@@ -1,0 +1,71 @@
+"""MULTIGRAD_CHECK_RANKS on processes of `jax.distributed`; `test_agreement_torch.py` has more."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .harness.ranks import Ranks, names_in, ranks_of
+
+pytestmark = pytest.mark.needs("jax")
+CHECKS = Path(__file__).parent / "ranks" / "agreement_jax.py"
+DIFFERENT = r"GradientError: the ranks apply different rules .*"
+# What rank 0 raises, and rank 1.
+EXPECTED = {
+    "ranks_that_agree": [r"$"] * 2,
+    "different_rules_around_compiled_code": [
+        DIFFERENT + r"rank 0: use triangular\(width=1.0\) .*rank 1: use rectangular"
+    ]
+    * 2,
+    "different_rules_within_compiled_code": [
+        DIFFERENT + r"rank 0: .*use triangular\(width=1.0\) .*"
+        r"rank 1: .*use triangular\(width=2.0\)"
+    ]
+    * 2,
+    "different_rules_of_eager_layers": [
+        DIFFERENT + r"rank 0: ReLU under triangular.*rank 1: ReLU under rectangular"
+    ]
+    * 2,
+    "different_rules_for_gradients": [
+        DIFFERENT + r"rank 0: gradients under clip_norm\(.*max_norm=1.0\).*"
+        r"rank 1: gradients under clip_norm\(.*max_norm=2.0\)"
+    ]
+    * 2,
+    "a_rule_that_raises_on_one_rank": [
+        r"GradientError: rank 1 failed: ValueError: no gradient on this rank, before comparison",
+        r"ValueError: no gradient on this rank\n\[rank 1\] of 2: rule 'failing' failed",
+    ],
+    "a_rank_that_comes_too_late": [r"GradientError: rank 1 did not come to comparison .* 2 s"] * 2,
+}
+KILLED = "a_rank_that_is_killed"
+
+
+def seconds(rank: int) -> dict[str, str]:
+    return {
+        "MULTIGRAD_CHECK_RANKS": "1",
+        "MULTIGRAD_CHECK_RANKS_TIMEOUT": "2",
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+ranks = ranks_of(CHECKS, world=2, timeout=60, env=seconds, grace=None)
+
+
+def test_every_check_is_expected() -> None:
+    assert {*EXPECTED, KILLED} == set(names_in(CHECKS))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_ranks_that_do_not_do_the_same_raise_and_name_the_rank(ranks: Ranks, name: str) -> None:
+    for text, expected in zip(ranks.values(name), EXPECTED[name], strict=True):
+        assert re.match(expected, text, re.DOTALL), text
+
+
+@pytest.mark.parametrize("name", [KILLED])
+def test_a_killed_rank_is_an_error_that_names_it(ranks: Ranks, name: str) -> None:
+    report = ranks.each[0].reports[name]
+    assert re.search(r"rank 1 did not come|no word yet of rank 1", report["value"]), report
+    assert report["seconds"] < 20
+    assert ranks.each[1].returncode == -9
