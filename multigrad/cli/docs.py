@@ -213,7 +213,8 @@ def render_fast_kernels() -> str:
         "and TensorFlow have none: their compilers fuse by themselves.",
         table(("row", "what it is", "what was measured"), rows),
         "To turn rows off, for a comparison or because one is suspected:",
-        "```python\nfrom multigrad.lowering.patterns import without\n\n"
+        "```python\nimport torch\nimport multigrad as xg\n"
+        "from multigrad.lowering.patterns import without\n\n"
         'with without("torch.in_place", "torch.square"):\n'
         '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
         'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the '
