@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..backend.discovery import loaded
+from ..backend.discovery import entry_points, load_backend, loaded
 from ..backend.fast import DISABLED, FastKernels, Pattern
 from ..errors import MultigradError, suggest
 from ..ir.graph import Graph, Node
@@ -21,7 +21,10 @@ def without(*names: str) -> Iterator[None]:
 
     Raises:
         MultigradError: no loaded backend has a row of that name.
+        BackendNotFound: the name begins with a backend whose framework is not installed.
     """
+    for backend in {name.partition(".")[0] for name in names} & set(entry_points()):
+        load_backend(backend)
     known = all_patterns()
     for name in names:
         if name not in known:
