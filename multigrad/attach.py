@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from .attribution.composites import Composite
 from .backend.discovery import in_use
 from .errors import RuleTypeError
 from .models.handle import Attachment
+from .rulebook.rule import Rule
 
 __all__ = ["attach"]
 
 
-def attach(model: Any, rules: Mapping[Any, Any]) -> Attachment:
+def attach(
+    model: Any, rules: Mapping[Any, str | Rule | Callable[..., Any]] | Composite
+) -> Attachment:
     """Put rules on layers and operations of a model that exists: it computes what it computed, and
     its gradients are the rules'.
 

@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
 
 from .active.draws import FREE, Counter, keyed, normalize_key
 from .active.ranks import CHECKED, compare, note_failure, note_use
@@ -39,7 +39,8 @@ __all__ = [
     "use",
 ]  # fmt: skip
 
-SCOPES = ("activations", "params", "all")
+Scope: TypeAlias = Literal["activations", "params", "all"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 MOST_IN_FORCE = 1024
 PLAIN = (float, int, bool, str)
 
@@ -48,7 +49,7 @@ class _Default(str):
     """A word that nobody gave, to be told from the same word given."""
 
 
-ALL = _Default("all")
+ALL: Any = _Default("all")
 _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
 
@@ -93,8 +94,8 @@ class use:
     def __init__(
         self,
         rule: str | Rule | Callable[..., Any],
-        params: Mapping[str, Any] | None = None,
-        scope: str | Iterable[str] = ALL,
+        params: Mapping[str, object] | None = None,
+        scope: Scope | Iterable[Scope] = ALL,
         *,
         key: Any = None,
         over: Any = None,
@@ -105,7 +106,7 @@ class use:
         self.params = {} if params is None else read_params(params)
         self.scope = ("all",) if scope is ALL else check_scope(scope)
         self.key = key
-        self._given_scope = scope if scope is ALL else self.scope
+        self._given_scope: Any = scope if scope is ALL else self.scope
 
     def __enter__(self) -> Self:
         in_force = apply_now(self.rule, self.params, self.key)

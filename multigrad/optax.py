@@ -6,12 +6,13 @@ optax is imported when a transformation is made, and only then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .active.draws import Counter, Draws, normalize_key
 from .backend.discovery import load_backend
 from .context import CURRENT, RuleInForce
 from .errors import BackendNotFound, RuleError
+from .ground.namespace import namespace
 from .in_force.gradients import GradientRule, fold_step
 from .rulebook import bare
 from .rulebook.rule import Rule
@@ -139,3 +140,7 @@ def _import_optax() -> Any:
             "multigrad.optax needs optax, which is not installed: pip install optax"
         ) from error
     return optax
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from .active.reads import NUMBERS
 from .calls.bound import BoundFunction
@@ -20,17 +20,18 @@ from .rulebook.names import (
     advance,
     as_registered,
     epoch,
-    get,
     gives_way,
     load_library,
     lock,
     unknown,
 )
+from .rulebook.names import get as find
 from .rulebook.rule import Rule, as_rule, resolve
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
 _numbers = itertools.count()
+_AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
 
 def register(
@@ -42,7 +43,7 @@ def register(
     dialect: str | None = None,
     prove: bool = True,
     ranges: Mapping[str, str | Range] | None = None,
-) -> Callable[[Any], Rule]:
+) -> Callable[[Callable[..., Any]], Rule]:
     """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
 
     Example:
@@ -144,6 +145,22 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
     rule = rule.copy(ranges={**rule.own_ranges, **found})
     rule.check_ranges(rule.bound, whole=True)
     return rule
+
+
+@overload
+def get(rule: str | Rule) -> Rule: ...
+@overload
+def get(rule: _AnyFunction) -> _AnyFunction: ...
+def get(rule: Any) -> Any:
+    """Return a rule by name; a Rule or a callable is returned as it is.
+
+    Args:
+        rule: a name that `xg.rules()` lists, or a Rule or function, which is returned.
+
+    Raises:
+        RuleError: no rule has that name.
+    """
+    return find(rule)
 
 
 def unregister(name: str) -> None:

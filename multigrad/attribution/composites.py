@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import RuleTypeError, RuleValueError, suggest
+from ..ground.namespace import namespace
 from ..registry import get
 from ..rulebook.rule import Rule
 from . import rules
@@ -325,3 +326,6 @@ _MAKERS: Sequence[Callable[..., Composite]] = (
 COMPOSITES: Mapping[str, Callable[..., Composite]] = MappingProxyType(
     {make.__name__: make for make in _MAKERS}
 )
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

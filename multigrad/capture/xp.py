@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..ground.namespace import namespace
 from ..ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from ..tracing import xp_all as xp
 from ..tracing.trace import NeedsConcrete, dtype_name
@@ -173,3 +174,6 @@ __all__ = [
     "zeros",
 ]  # fmt: skip
 __all__ += xp.__all__
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

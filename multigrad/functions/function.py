@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
 from ..documents.format import unseal
 from ..ground.trees import optree
+from ..ground.typed import P, R
 from ..ir.array_values import freeze
 from ..ir.graph import Graph, Node
 from ..ir.questions import crossing, note
@@ -57,7 +58,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Entries):
+class Function(Entries, Generic[P, R]):
     """A function with a gradient of its own, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called
@@ -118,7 +119,7 @@ class Function(Entries):
         method.native = self.native is not False
         return functools.partial(method, instance)
 
-    def keyed(self, key: Any) -> Function:
+    def keyed(self, key: Any) -> Self:
         """Return this Function with reproducible random draws, the same on every framework.
 
         Args:
@@ -129,7 +130,7 @@ class Function(Entries):
         other.draws = keyed(key)
         return other
 
-    def bind(self, params: Mapping[str, Any] | None = None, key: Any = None) -> BoundFunction:
+    def bind(self, params: Mapping[str, object] | None = None, key: Any = None) -> BoundFunction:
         """Return this Function with values for some of its arguments, and a key of its own.
 
         Example:
@@ -150,7 +151,7 @@ class Function(Entries):
         function = self if key is None else self.keyed(key)
         return BoundFunction(function, self.name, self.parameters, params or {})
 
-    def drawing(self, draw_key: Callable[[], Any]) -> Function:
+    def drawing(self, draw_key: Callable[[], Any]) -> Self:
         """Return this Function with another generator: `draw_key` gives each call two uint32,
         perhaps of a trace.
         """
@@ -158,7 +159,7 @@ class Function(Entries):
         other.draws = replace(self.draws, generator=draw_key)
         return other
 
-    def with_defaults(self, values: tuple[Any, ...]) -> Function:
+    def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with values for all arguments but the first, which a call may then
         leave out.
         """
@@ -172,8 +173,8 @@ class Function(Entries):
             other.__signature__ = other.parameters
         return other
 
-    def _copy(self) -> Function:
-        other = Function.__new__(type(self))
+    def _copy(self) -> Self:
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._identify()
         return other
@@ -188,7 +189,7 @@ class Function(Entries):
         """What counts the draws of a keyed Function."""
         return self.draws.counter
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward."""
         for is_reading, call_read, _ in FUNCTION_READERS:
             if is_reading():

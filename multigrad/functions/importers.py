@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..backend.discovery import load_backend
 from ..errors import UnsupportedOp
+from ..ground.typed import P, R
 from .function import Function
 
 
-def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
+def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
     """Return a `torch.autograd.Function` class as a Function for every framework.
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
@@ -33,7 +35,7 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     return import_from("torch", cls, prove)
 
 
-def from_custom_vjp(f: Any, *, prove: bool = True) -> Function:
+def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a `jax.custom_vjp` function as a Function for every framework.
 
     A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what
@@ -53,7 +55,7 @@ def from_custom_vjp(f: Any, *, prove: bool = True) -> Function:
     return import_from("jax", f, prove)
 
 
-def from_tf_custom_gradient(f: Any, *, prove: bool = True) -> Function:
+def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
 
     Example:
@@ -70,7 +72,7 @@ def from_tf_custom_gradient(f: Any, *, prove: bool = True) -> Function:
     return import_from("tensorflow", f, prove)
 
 
-def import_from(framework: str, native: Any, prove: bool = True) -> Function:
+def import_from(framework: str, native: Any, prove: bool = True) -> Function[..., Any]:
     """Return a framework's own custom gradient as a Function.
 
     Raises:

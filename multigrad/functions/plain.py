@@ -14,6 +14,7 @@ from ..calls.recipe import Recorded
 from ..capture.capture import run_written_in
 from ..capture.dialect import check_dialect
 from ..capture.signature import name_of
+from ..ground.typed import P, R
 from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace
 from .custom_gradient import library_of, named_library, refuse_class
@@ -83,14 +84,14 @@ class PairRecipe(CodeRecipe):
 
 
 def function(
-    forward: Callable[..., Any],
+    forward: Callable[P, R],
     backward: Callable[..., Any] | None = None,
     residuals: Callable[..., Any] | None = None,
     *,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
-) -> Function:
+) -> Function[P, R]:
     """Return a Function of a forward and a backward, for every framework.
 
     Example:

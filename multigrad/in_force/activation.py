@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from .. import registry
 from ..active.draws import FREE
@@ -24,12 +24,14 @@ from ..context import CURRENT, RuleInForce, apply_now
 from ..ground.fixed import FixedParams
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.names import ActivationName
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.rule import BoundRule, Rule, read_number, rule_over
 from ..rulebook.under import forward_on, put_under
 from ..tracing.trace import Value, dtype_name
 
 Tensor = Any
+T = TypeVar("T")
 
 
 _keys = itertools.count()
@@ -120,7 +122,7 @@ class Activation:
             return RuleInForce(own.bound_rule, active.draws)
         return own
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: T) -> T:
         """Return the activation of x; gradients flow back by the rule in force now."""
         for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
             if isinstance(x, types) and is_reading():
@@ -300,9 +302,9 @@ def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
 
 
 def activation(
-    forward: str | Callable[..., Any],
+    forward: ActivationName | Callable[..., Any],
     rule: str | Rule | Callable[..., Any] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     *,
     at_zero: float | None = None,
     threshold: float | None = None,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import registry
 from ..active.draws import FREE, Counter, Draws, keyed
@@ -19,16 +19,18 @@ from ..errors import BackendNotFound, RuleError
 from ..rulebook.bare import apply_rule
 from ..rulebook.rule import BoundRule, Rule, rule_over
 
+T = TypeVar("T")
+
 
 def apply_to_gradients(
-    grads: Any,
+    grads: T,
     rule: str | Rule | Callable[..., Any] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     *,
     key: Any = None,
     over: Any = None,
     axis_name: Any = None,
-) -> Any:
+) -> T:
     """Apply a rule to each gradient of a pytree, with `tin=None`.
 
     Example:

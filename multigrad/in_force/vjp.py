@@ -23,6 +23,7 @@ from ..errors import GradientError, RuleTypeError, TraceError
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
 from ..ground.trees import optree
+from ..ground.typed import R
 from ..recipes.record import NotCaptured
 from ..rulebook.under import put_under
 from .activation import Activation
@@ -31,7 +32,7 @@ Tensor = Any
 Pullback = Callable[[Any], tuple[Any, ...]]
 
 
-def vjp(f: Callable[..., Any], *inputs: Any) -> tuple[Any, Pullback]:
+def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
 
     Example:

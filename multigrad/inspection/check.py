@@ -134,7 +134,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
-def check(obj: Any, *inputs: Any, backend: str | None = None) -> CheckReport:
+def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = None) -> CheckReport:
     """Compare a gradient with finite differences, or a surrogate with the true derivative.
 
     Example:

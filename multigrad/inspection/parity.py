@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -111,7 +111,9 @@ class ParityReport:
         return "\n".join(lines)
 
 
-def parity(obj: Any, *inputs: Any, backends: Sequence[str] | None = None) -> ParityReport:
+def parity(
+    obj: str | Callable[..., Any], *inputs: Any, backends: Sequence[str] | None = None
+) -> ParityReport:
     """Run forward and backward on every backend, and compare them with float64.
 
     Example:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..active.moving import Moving
 from ..backend.contract import Backend
@@ -19,18 +19,21 @@ from ..in_force.activation import Activation
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs
+from ..lowering.names import ActivationName
 from ..recipes.examples import find_variant
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
-from ..rulebook.rule import BoundRule, resolve
+from ..rulebook.rule import BoundRule, Rule, resolve
 from ..rulebook.under import RuleUnder
 from ..tracing.trace import NeedsConcrete
 
+AnyRule: TypeAlias = str | Rule | Function | Activation | Callable[..., Any]
+
 
 def lower(
-    rule: Any,
+    rule: AnyRule | None,
     backend: str,
     *,
-    forward: str | Callable[..., Any] = "Linear",
+    forward: ActivationName | Callable[..., Any] = "Linear",
     forward_mode: bool = False,
 ) -> Any:
     """Return the native object: what an expert would have written for this framework.
@@ -60,10 +63,10 @@ def lower(
 
 
 def source(
-    rule: Any,
+    rule: AnyRule | None,
     backend: str,
     *,
-    forward: str | Callable[..., Any] = "Linear",
+    forward: ActivationName | Callable[..., Any] = "Linear",
     standalone: bool = False,
 ) -> str:
     """Return the source that is emitted for a rule under a forward, for reading and pasting.

@@ -25,6 +25,7 @@ from ..errors import MultigradError, RuleError
 from ..in_force.activation import Activation as AnyActivation
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
+from ..lowering.names import ActivationName
 from ..registry import resolve
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.parts import bind_addressed
@@ -95,9 +96,9 @@ class Activation(HoldingLayer):
 
     def __init__(
         self,
-        forward: str | Callable[..., Any],
+        forward: ActivationName | Callable[..., Any],
         rule: str | Rule | Callable[..., Any] | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
         backend: str | None = None,
         *,
         at_zero: float | None = None,
@@ -340,9 +341,9 @@ class ActivationFunction(Activation):
 
 
 def activation(
-    forward: str | Callable[..., Any],
+    forward: ActivationName | Callable[..., Any],
     rule: str | Rule | Callable[..., Any] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     backend: str | None = None,
     **options: Any,
 ) -> ActivationFunction:

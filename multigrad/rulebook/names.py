@@ -23,7 +23,7 @@ _epoch = 0
 
 
 def get(rule: str | Callable[..., Any]) -> Any:
-    """Return a rule by name; a Rule or a callable is returned as it is.
+    """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types.
 
     Raises:
         RuleError: no rule has that name.

@@ -11,7 +11,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ..active.identity import function_key
 from ..capture.signature import (
@@ -29,6 +29,7 @@ from ..ground.addresses import is_address
 from ..ground.fixed import FixedParams
 from ..ground.ranges import Range, both
 from ..ground.shards import Shards, read_shards
+from ..lowering.names import ActivationName
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace
 from . import names
@@ -49,6 +50,7 @@ __all__ = [
     "value_token",
 ]
 Tensor = Any
+T = TypeVar("T")
 ATTRIBUTES = (
     "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
 )  # fmt: skip
@@ -255,7 +257,7 @@ class Rule:
             other._specializations = self._over.setdefault(shards, {})
         return other
 
-    def under(self, forward: str | Callable[..., Any]) -> Function:
+    def under(self, forward: ActivationName | Callable[..., Any]) -> Function[..., Any]:
         """Return this rule under an activation: a Function whose forward is the activation and
         whose backward the rule.
 
@@ -279,7 +281,7 @@ class Rule:
             bound_rule.values
         )
 
-    def factor(self, x: Tensor, threshold: Any = None, /, **params: Any) -> Tensor:
+    def factor(self, x: T, threshold: Any = None, /, **params: Any) -> T:
         """Return the surrogate's derivative at x: the rule's result for a gradient of ones.
 
         A rule that multiplies the gradient element by element is this factor times the gradient.
@@ -331,8 +333,8 @@ class Rule:
         return run_written(self, ctx, grad_out, tin, params)
 
     def __call__(
-        self, /, ctx: Any, grad_out: Tensor, tin: Tensor | None, *args: Any, **params: Any
-    ) -> Tensor:
+        self, /, ctx: Any, grad_out: T, tin: Tensor | None, *args: Any, **params: Any
+    ) -> T:
         """Apply the rule: return the gradient for `tin` (shape and dtype of tin, or of grad_out).
 
         `args` are params in the order of the rule's signature; `key=` seeds a random rule.

@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..documents.format import MOST_BYTES, format_document, parse, unseal
@@ -28,7 +28,7 @@ Data = Any
 Path = str | os.PathLike[str]
 
 
-def save(obj: Any, path: Path) -> None:
+def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) -> None:
     """Write a rule or a Function to a JSON file: all of it, or nothing.
 
     Example:
@@ -48,7 +48,7 @@ def save(obj: Any, path: Path) -> None:
     write_file(path, (obj if isinstance(obj, Function) else resolve(obj)).to_dict())
 
 
-def load(path: Path) -> Any:
+def load(path: Path) -> Rule | Function[..., Any]:
     """Return the rule or the Function in a file. Its content is data: nothing in it is executed.
 
     What is loaded works everywhere. A rule is not registered: `xg.register("name")(xg.load(path))`.
@@ -60,7 +60,7 @@ def load(path: Path) -> Any:
     return from_dict(read_file(path))
 
 
-def from_dict(data: Mapping[str, Data]) -> Any:
+def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     """Return the rule or the Function of which `obj.to_dict()` gave these data.
 
     Raises:
