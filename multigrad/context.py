@@ -55,9 +55,18 @@ _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 class use:
     """Put a rule in force, as a context manager or a decorator.
 
-    Example:
-        >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}, scope="activations"):
-        ...     y = act(x)
+    Examples:
+        >>> x = np.array([-1.5, -0.2, 0.3, 2.0])
+        >>> act = xg.activation("Heaviside")  # a step: its true derivative is zero
+        >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}):
+        ...     y, pull = xg.vjp(act, x)
+        >>> pull(np.ones(4))[0]  # the rule of its forward, also after the block
+        array([0., 1., 1., 0.])
+        >>> @xg.use("noise", {"sigma": 0.1}, key=7)
+        ... def draw():
+        ...     return xg.apply_to_gradients(np.zeros(2))
+        >>> bool((draw() == draw()).all())  # under a key each call draws the same
+        True
 
     The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins
     over all. Where no scope is given, a rule that an outer `use` put in force by naming "params"

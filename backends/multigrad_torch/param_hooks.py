@@ -34,7 +34,17 @@ HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 
 
 class ParamHooks:
-    """The hooks on one model; `remove()` takes them off, as does leaving them as a context."""
+    """The hooks on one model; `remove()` takes them off, as does leaving them as a context.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with attach_param_hooks(model), xg.use("clip_norm", {"max_norm": 1.0}):
+        ...     model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        >>> model.weight.grad
+        tensor([[0.6000, 0.8000]])
+    """
 
     def __init__(self, model: nn.Module, unscale: Any = None, reduced: bool = False) -> None:
         self.unscale = unscale
@@ -49,7 +59,16 @@ class ParamHooks:
         root.mark(model)
 
     def renew(self) -> None:
-        """Hook what is new in the model, or was put in the place of what was hooked."""
+        """Hook what is new in the model, or was put in the place of what was hooked.
+
+        Examples:
+            >>> import torch
+            >>> from multigrad.hook import attach_param_hooks
+            >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+            >>> hooks = attach_param_hooks(model)
+            >>> model = model.append(torch.nn.Linear(2, 1))
+            >>> hooks.renew()
+        """
         model = self._model()
         if model is not None:
             self._hooks += hook_tree(model, self)
@@ -72,7 +91,15 @@ class ParamHooks:
             reduction.note_forward()
 
     def remove(self) -> None:
-        """Take the hooks off; the model is as before."""
+        """Take the hooks off; the model is as before.
+
+        Examples:
+            >>> import torch
+            >>> from multigrad.hook import attach_param_hooks
+            >>> model = torch.nn.Linear(2, 1, bias=False)
+            >>> hooks = attach_param_hooks(model)
+            >>> hooks.remove()
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -114,12 +141,16 @@ def attach_param_hooks(
     nothing reduces rules act as without. `xg.apply_to_gradients` acts where it is called: between
     backward and `optimizer.step()` gradients are reduced.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks
+        >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> hooks = attach_param_hooks(model)
-        >>> with xg.use("clip_norm", scope="all"):
-        ...     loss = model(x).sum()
+        >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
+        ...     loss = model(torch.tensor([[3.0, 4.0]])).sum()
         >>> loss.backward()
-        >>> hooks.remove()
+        >>> model.weight.grad
+        tensor([[0.6000, 0.8000]])
 
     Args:
         model: the model.
@@ -142,9 +173,11 @@ def remove_param_hooks(model: nn.Module) -> None:
     """Take all hooks off a model's parameters, those that attached by themselves and those of
     `attach_param_hooks`.
 
-    Example:
-        >>> with xg.use("clip_norm", scope="params"):
-        ...     model(x).sum().backward()
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks, remove_param_hooks
+        >>> model = torch.nn.Linear(2, 1)
+        >>> hooks = attach_param_hooks(model)
         >>> remove_param_hooks(model)
     """
     owners = sharded.owners()

@@ -114,7 +114,14 @@ def entry_points() -> Mapping[str, Any]:
 
 
 def backends() -> list[BackendStatus]:
-    """Return one row per backend; no framework is imported."""
+    """Return one row per backend; no framework is imported.
+
+    Examples:
+        >>> "numpy" in [row.name for row in xg.backends() if row.installed]
+        True
+        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # why not, of one that is not
+        [None]
+    """
     return [_status(name) for name in entry_points()]
 
 
