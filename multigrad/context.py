@@ -217,7 +217,17 @@ _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
 
 
 def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the scope as a tuple of known words."""
+    """Return the scope as a tuple of known words.
+
+    Examples:
+        >>> from multigrad.context import check_scope
+        >>> check_scope("params")
+        ('params',)
+        >>> check_scope("parms")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: no scope 'parms'; did you mean 'params'? (scopes: ...
+    """
     words = tuple(scope) if isinstance(scope, Iterable) and not isinstance(scope, str) else (scope,)
     for word in words:
         if word not in SCOPES:
@@ -232,6 +242,11 @@ def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
 def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
     """Resolve a rule by today's registry and return it ready to be applied; the same object for the
     same name.
+
+    Examples:
+        >>> from multigrad.context import apply_now
+        >>> apply_now("triangular", {"width": 2.0}).bound_rule.values
+        (2.0,)
     """
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
@@ -281,5 +296,12 @@ def _token_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
 
 
 def current() -> ActiveRules:
-    """Return the active rules."""
+    """Return the active rules.
+
+    Examples:
+        >>> from multigrad.context import current
+        >>> with xg.use("triangular"):
+        ...     current().activations.bound_rule.specialization.rule
+        <Rule triangular>
+    """
     return CURRENT.get()

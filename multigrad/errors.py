@@ -72,7 +72,7 @@ class TraceError(MultigradError):
         >>> adaptive(None, np.ones(2), np.ones(2))
         Traceback (most recent call last):
             ...
-        multigrad.errors.TraceError: rule 'adaptive' (...) branches on a tensor value. ...
+        multigrad.errors.TraceError: rule 'adaptive' (...) branches on a tensor value...
 
     Attributes:
         place: that file and line.
@@ -97,6 +97,10 @@ class DisprovedError(TraceError):
     used.
 
     Made of a message, a place and a framework.
+
+    Examples:
+        >>> issubclass(xg.errors.DisprovedError, xg.TraceError)  # whoever catches that has both
+        True
 
     Attributes:
         home: the framework on which that code runs as it is; "" where it runs on all.
@@ -130,7 +134,20 @@ class BackendNotFound(MultigradError, ImportError):
 
 
 class StaleTraceError(MultigradError):
-    """Compiled code was traced under another rule than the one now in force."""
+    """Compiled code was traced under another rule than the one now in force.
+
+    Examples:
+        >>> import tensorflow as tf
+        >>> act, x = xg.activation("Heaviside"), tf.constant([0.25])
+        >>> step = tf.function(lambda x: act(x))
+        >>> with xg.use("triangular"):
+        ...     y = step(x)
+        >>> with xg.use("rectangular"):  # xg.jit traces again by itself
+        ...     y = step(x)
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.StaleTraceError: tf.function '<lambda>' was traced under the rule ...
+    """
 
 
 class GradientError(MultigradError):
@@ -159,11 +176,32 @@ class FormatError(MultigradError, ValueError):
 
 
 class NativeRuleWarning(UserWarning):
-    """A rule could not be captured and runs as it is, in one framework only."""
+    """A rule could not be captured and runs as it is, in one framework only.
+
+    Examples:
+        >>> import warnings
+        >>> @xg.register("by sign")
+        ... def by_sign(ctx, grad_out, tin):
+        ...     return grad_out if float(grad_out.sum()) > 0 else -grad_out
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     by_sign(None, np.array([-1.0]), None)
+        array([1.])
+        >>> said[0].category.__name__
+        'NativeRuleWarning'
+    """
 
 
 class NotProvenWarning(UserWarning):
-    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code it came from."""
+    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code it came from.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", xg.errors.NotProvenWarning)  # beside MULTIGRAD_PROVE=all
+        ...     xg.get("triangular")(None, np.ones(1), np.array([0.25]))
+        array([0.75])
+    """
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

@@ -44,7 +44,9 @@ def test_every_public_name_stands_on_its_page() -> None:
     names = public.public_names()
     shown = {page: public.directives(page) for page in set(names.values())}
     # A name is shown where it stands, or under another of its names.
-    objects = {page: {id(public.find(each)) for each in each_page} for page, each_page in shown.items()}
+    objects = {
+        page: {id(public.find(each)) for each in each_page} for page, each_page in shown.items()
+    }
     missing = [
         name
         for name, page in names.items()

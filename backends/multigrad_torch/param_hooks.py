@@ -59,16 +59,7 @@ class ParamHooks:
         root.mark(model)
 
     def renew(self) -> None:
-        """Hook what is new in the model, or was put in the place of what was hooked.
-
-        Examples:
-            >>> import torch
-            >>> from multigrad.hook import attach_param_hooks
-            >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-            >>> hooks = attach_param_hooks(model)
-            >>> model = model.append(torch.nn.Linear(2, 1))
-            >>> hooks.renew()
-        """
+        """Hook what is new in the model, or was put in the place of what was hooked."""
         model = self._model()
         if model is not None:
             self._hooks += hook_tree(model, self)
@@ -91,15 +82,7 @@ class ParamHooks:
             reduction.note_forward()
 
     def remove(self) -> None:
-        """Take the hooks off; the model is as before.
-
-        Examples:
-            >>> import torch
-            >>> from multigrad.hook import attach_param_hooks
-            >>> model = torch.nn.Linear(2, 1, bias=False)
-            >>> hooks = attach_param_hooks(model)
-            >>> hooks.remove()
-        """
+        """Take the hooks off; the model is as before."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

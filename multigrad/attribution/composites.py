@@ -250,18 +250,8 @@ def epsilon_plus(
     """z-plus for convolutions, epsilon for linear layers.
 
     Examples:
-        >>> xg.composites.epsilon_plus()
-        epsilon_plus
-          activation           pass
-          batch_normalization  pass
-          addition             norm(stabilizer=1e-06)
-          average_pooling      norm(stabilizer=1e-06)
-          convolution          zplus(stabilizer=1e-06)
-          linear               epsilon(epsilon=1e-06)
-
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlus` of zennit.
-
-    Arguments are those of `epsilon_gamma_box`.
+        >>> xg.composites.epsilon_plus().rule("convolution")
+        zplus(stabilizer=1e-06)
     """
     layers = _layers(rules.zplus(stabilizer, zero_params), epsilon, stabilizer, zero_params, {})
     return Composite("epsilon_plus", layers, canonize=canonize)

@@ -33,7 +33,13 @@ ON_MOVE: list[Callable[[Any], None]] = []
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """One row of `xg.backends()`."""
+    """One row of `xg.backends()`.
+
+    Examples:
+        >>> row = next(row for row in xg.backends() if row.name == "numpy")
+        >>> row.installed, row.reason
+        (True, None)
+    """
 
     name: str
     installed: bool
@@ -119,7 +125,7 @@ def backends() -> list[BackendStatus]:
     Examples:
         >>> "numpy" in [row.name for row in xg.backends() if row.installed]
         True
-        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # why not, of one that is not
+        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
         [None]
     """
     return [_status(name) for name in entry_points()]

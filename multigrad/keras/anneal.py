@@ -37,11 +37,8 @@ class Anneal(keras.callbacks.Callback):
 
     The param is a Variable, so the compiled step stays as it is.
 
-    Where params of the model were given as schedules, `Anneal()` steps those after each batch:
-
-        >>> width = xg.schedule.cosine(2.0, 0.5, steps=1000)
-        >>> layer = multigrad.keras.Activation("Heaviside", "triangular", {"width": width})
-        >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal()])
+    Where params of the model were given as schedules (`params={"width": xg.schedule.cosine(...)}`),
+    `Anneal()` steps those after each batch.
 
     It runs before all other callbacks, wherever it stands among them, so that what they save fits.
 

@@ -99,7 +99,18 @@ def registered(name: str) -> Any:
 
 
 def epoch() -> int:
-    """Return how often a name changed its meaning; compiled code is keyed by it."""
+    """Return how often a name changed its meaning; compiled code is keyed by it.
+
+    Examples:
+        >>> from multigrad.registry import epoch
+        >>> before = epoch()
+        >>> @xg.register("triangular", override=True)
+        ... def triangular(ctx, grad_out, tin, width=1.0):
+        ...     return grad_out
+        >>> epoch() > before  # what was made for the old rule is out of date
+        True
+        >>> xg.unregister("triangular")
+    """
     return _epoch
 
 

@@ -281,7 +281,7 @@ class Rule:
             >>> clip = xg.get("clip_norm").over("global")  # of the whole batch, on each replica
             >>> clip
             <Rule clip_norm, over='global'>
-            >>> clip(None, np.array([3.0, 4.0]), None, max_norm=1.0)  # of one device: the whole array
+            >>> clip(None, np.array([3.0, 4.0]), None, max_norm=1.0)
             array([0.6, 0.8])
 
         Without it a tensor means what its framework says: the whole array under jax's automatic
@@ -520,7 +520,13 @@ def as_rule(
 
 
 def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
-    """Return the Rule now meant by a name, a Rule or a plain function."""
+    """Return the Rule now meant by a name, a Rule or a plain function.
+
+    Examples:
+        >>> from multigrad.registry import resolve
+        >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
+        {}
+    """
     found = names.get(rule)
     return found if isinstance(found, Rule) else as_rule(found)
 

@@ -171,7 +171,8 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
     Nothing is imported: the function of an `of` must be in a module that is imported already.
 
     Examples:
-        >>> width = xg.schedule.from_dict({"schedule": "linear", "start": 1.0, "end": 0.0, "steps": 4})
+        >>> data = {"schedule": "linear", "start": 1.0, "end": 0.0, "steps": 4}
+        >>> width = xg.schedule.from_dict(data)
         >>> width.step()
         >>> width
         linear(start=1.0, end=0.0, steps=4, begin=0) at step 1: 0.75

@@ -93,7 +93,9 @@ KNOWN = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "matplotlib", "
 
 def packages_in(text: str) -> set[str]:
     """Return the packages that a text of examples imports."""
-    found = {part for pattern, parts in THROUGH.items() if re.search(pattern, text) for part in parts}
+    found = {
+        part for pattern, parts in THROUGH.items() if re.search(pattern, text) for part in parts
+    }
     for line in IMPORT.findall(text):
         words = {part.strip().split(".")[0].split(" ")[0] for part in line.split(",")}
         found |= words & set(KNOWN)
