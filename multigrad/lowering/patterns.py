@@ -19,6 +19,16 @@ def without(*names: str) -> Iterator[None]:
     """Turn rows off for what is lowered inside of the block (`xg.lower`; layers keep what they
     have).
 
+    Examples:
+        >>> import torch
+        >>> from multigrad.lowering.patterns import all_patterns, without
+        >>> step = xg.lower("triangular", "torch", forward="Heaviside")
+        >>> with without(*all_patterns()):  # to see whether a fast kernel is to blame
+        ...     plain = xg.lower("triangular", "torch", forward="Heaviside")
+        >>> x = torch.tensor([0.25, -2.0])
+        >>> bool((step.apply(x) == plain.apply(x)).all())
+        True
+
     Raises:
         MultigradError: no loaded backend has a row of that name.
         BackendNotFound: the name begins with a backend whose framework is not installed.
@@ -40,7 +50,15 @@ def without(*names: str) -> Iterator[None]:
 
 
 def all_patterns() -> dict[str, Pattern]:
-    """Return the rows of all loaded backends by name."""
+    """Return the rows of all loaded backends by name.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.lowering.patterns import all_patterns
+        >>> spike = xg.Activation("Heaviside")  # the torch backend is loaded
+        >>> "torch.in_place" in all_patterns()
+        True
+    """
     return {row.name: row for backend in loaded() for row in backend.kernels.fast.patterns}
 
 
