@@ -90,13 +90,13 @@ def blocks_of(text: str) -> Iterator[Block]:
         if opened is None:
             continue
         inner = []
-        for _, text in lines:
-            if text.strip().startswith(opened["fence"]):
+        for _, within in lines:
+            if within.strip().startswith(opened["fence"]):
                 break
-            inner.append(text)
+            inner.append(within)
         title = re.search(r'title="([^"]*)"', opened["info"])
-        text = textwrap.dedent("\n".join(inner))
-        yield Block(opened["language"], title[1] if title else "", text, start + 1)
+        dedented = textwrap.dedent("\n".join(inner))
+        yield Block(opened["language"], title[1] if title else "", dedented, start + 1)
 
 
 def commands_of(text: str) -> list[str]:
