@@ -9,19 +9,21 @@ import mlx.core as mx
 
 from multigrad.backend import SELU_ALPHA, SELU_SCALE, rows_of
 
-from .elementwise import ROOT_HALF, clip, hypot, widened
+from .elementwise import clip, exp, hypot, widened
+from .error_functions import ROOT_HALF, erf
 
 Tensor = Any
 
 
 @widened
 def sigmoid(x: Tensor) -> Tensor:
-    return mx.sigmoid(x)
+    small = exp(-mx.abs(x))  # MLX's own is off by 15 eps, and a float32 one in float64
+    return mx.where(x < 0, small, 1.0) / (1.0 + small)
 
 
 @widened
 def softplus(x: Tensor) -> Tensor:
-    return mx.maximum(x, 0.0) + mx.log1p(mx.exp(-mx.abs(x)))
+    return mx.maximum(x, 0.0) + mx.log1p(exp(-mx.abs(x)))
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ def logit(x: Tensor) -> Tensor:
 
 @widened
 def silu(x: Tensor) -> Tensor:
-    return x * mx.sigmoid(x)
+    return x * sigmoid(x)
 
 
 @widened
@@ -80,7 +82,7 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     if approximate:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
         return 0.5 * x * (1.0 + mx.tanh(inner))
-    return 0.5 * x * (1.0 + mx.erf(x * ROOT_HALF))
+    return 0.5 * x * (1.0 + erf(x * ROOT_HALF))
 
 
 @widened

@@ -11,7 +11,8 @@ import mlx.core as mx
 from multigrad.backend import Op, as_numpy_dtype, dtype_name, ops, rows_of
 
 from . import bridge, convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import accumulated
+from .activations import sigmoid
+from .elementwise import accumulated, exp
 from .shapes import axes_of, sum_to
 
 Tensor = Any
@@ -81,24 +82,26 @@ def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     top = largest(wide, axis, True, -math.inf)
     shift = mx.where(mx.isinf(top) | mx.isnan(top), 0.0, top)
-    total = mx.log(mx.sum(mx.exp(wide - shift), axis=axis, keepdims=True)) + shift
+    total = mx.log(mx.sum(exp(wide - shift), axis=axis, keepdims=True)) + shift
     return (total if keepdims else mx.squeeze(total, axes_of(x, axis))).astype(x.dtype)
 
 
 def softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    return mx.softmax(accumulated(x), axis=over(x, axis), precise=True).astype(x.dtype)
+    wide, axis = accumulated(x), over(x, axis)
+    raised = exp(wide - largest(wide, axis, True, -math.inf))
+    return (raised / mx.sum(raised, axis=axis, keepdims=True)).astype(x.dtype)
 
 
 def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     shifted = wide - largest(wide, axis, True, -math.inf)
-    total = mx.log(mx.sum(mx.exp(shifted), axis=axis, keepdims=True))
+    total = mx.log(mx.sum(exp(shifted), axis=axis, keepdims=True))
     return (shifted - total).astype(x.dtype)
 
 
 def glu(x: Tensor, *, axis: int) -> Tensor:
     a, b = mx.split(accumulated(x), 2, axis)
-    return (a * mx.sigmoid(b)).astype(x.dtype)
+    return (a * sigmoid(b)).astype(x.dtype)
 
 
 def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:

@@ -44,6 +44,12 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
+    if x.dtype == mx.float64:  # MLX has no such kernel
+        out, inner = letters(len(strides))
+        seen = windows(x, sizes=w.shape[2:], strides=strides, dilations=dilations)
+        terms = f"ngc{out}{inner},goc{inner}->ngo{out}"
+        sums = mx.einsum(terms, split(seen, 1, groups), split(w, 0, groups))
+        return sums.reshape((x.shape[0], w.shape[0], *sums.shape[3:]))
     seen, kernels = (mx.moveaxis(accumulated(each), 1, -1) for each in (x, w))
     sums = mx.conv_general(
         seen, kernels, stride=strides, kernel_dilation=dilations, groups=groups

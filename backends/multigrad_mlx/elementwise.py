@@ -9,10 +9,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import MILLS_FROM, Op, inverse_mills, ops, random, rows_of
+from multigrad.backend import Op, ops, rows_of
 
 Tensor = Any
-ROOT_HALF = math.sqrt(0.5)
 LOG_2 = math.log(2)
 INTEGERS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
 
@@ -94,6 +93,10 @@ def power(a: Any, b: Any) -> Tensor:
     return mx.power(a, b)
 
 
+def sign(x: Tensor) -> Tensor:
+    return mx.where(mx.isnan(x), x, mx.sign(x)) if is_floating(x) else mx.sign(x)
+
+
 def signbit(x: Tensor) -> Tensor:
     return x.view(INTEGERS[x.dtype.size]) < 0
 
@@ -124,20 +127,28 @@ def atan2(a: Tensor, b: Tensor) -> Tensor:
     return mx.arctan2(a, b)
 
 
-def fmod(a: Tensor, b: Tensor) -> Tensor:
-    return with_sign_of(remainder, a, b)
-
-
 @widened
-def with_sign_of(remainder: Any, a: Tensor, b: Tensor) -> Tensor:
-    return a
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    """The remainder of the sizes, which is exact, with the sign of a."""
+    size = of_sizes(mx.abs(a), mx.abs(b))
+    return mx.where(a < 0, -size, size) if not is_floating(a) else copysign(size, a)
+
+
+def of_sizes(a: Tensor, b: Tensor) -> Tensor:
+    """MLX's own is C's fmod where neither is negative; of an infinite b NaN, where it is a."""
+    if not is_floating(a):
+        return of_integers(mx.remainder, a, b)
+    return mx.where(mx.isinf(b) & mx.isfinite(a), a, mx.remainder(a, b))
 
 
 @widened
 def remainder(a: Tensor, b: Tensor) -> Tensor:
+    """With the sign of b."""
     if not is_floating(a):
         return of_integers(mx.remainder, a, b)
-    return mx.remainder(a, b)
+    rest = fmod(a, b)
+    other = (rest != 0) & ((rest < 0) != (b < 0))
+    return mx.where(rest == 0, copysign(rest, b), mx.where(other, rest + b, rest))
 
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
@@ -151,8 +162,7 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """As NumPy and Python: a / b may round up to the next integer, a - rest does not."""
     if not is_floating(a):
         return of_integers(mx.floor_divide, a, b)
-    rest = mx.remainder(a, b)
-    ratio = (a - rest) / b
+    ratio = (a - remainder(a, b)) / b
     whole = mx.floor(ratio)
     whole = mx.where(ratio - whole > 0.5, whole + 1.0, whole)
     return mx.where(b == 0, a / b, whole)
@@ -184,16 +194,61 @@ def nextafter(a: Tensor, b: Tensor) -> Tensor:
 
 
 # --- exponentials and logarithms ---------------------------------------------------------------
+def exp(x: Tensor) -> Tensor:
+    """MLX's own is off by |x| / 3 eps in float32, and a float32 one in float64."""
+    if x.dtype == mx.float64:
+        size = mx.abs(x)
+        root = mx.expm1(0.5 * size) + 1.0  # halved, so that tiny results are not lost
+        return mx.where(x < 0, (1.0 / root) / root, mx.expm1(x) + 1.0)
+    return reduced_exp(x) if x.dtype == mx.float32 else mx.exp(x)
+
+
+def reduced_exp(x: Tensor) -> Tensor:
+    """exp of what is left of x by a multiple of log 2, in two parts of which the first is exact."""
+    inside = clip(x, -110.0, 90.0)
+    whole = mx.round(inside * (1 / LOG_2))
+    rest = (inside - whole * 0.693359375) + whole * 2.12194440e-4
+    return scaled(mx.exp(rest), mx.where(mx.isnan(x), 0.0, whole))
+
+
+def scaled(x: Tensor, whole: Tensor) -> Tensor:
+    """x * 2**whole, by two factors, so that neither is out of range."""
+    half = mx.floor(whole / 2)
+    return x * two_to(half) * two_to(whole - half)
+
+
+def two_to(whole: Tensor) -> Tensor:
+    """2**whole of whole numbers in float32, by its bits."""
+    return mx.left_shift(whole.astype(mx.int32) + 127, 23).view(mx.float32)
+
+
 @widened
 def exp2(x: Tensor) -> Tensor:
-    whole = clip(mx.round(x), -1100.0, 1100.0)
-    half = mx.floor(whole / 2)
-    return mx.exp((x - whole) * LOG_2) * mx.power(2.0, half) * mx.power(2.0, whole - half)
+    return mx.power(2.0, x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """By the tangent of half of it in float64, where MLX's own is a float32 one."""
+    if x.dtype != mx.float64:
+        return mx.sin(x)
+    half = mx.tan(0.5 * x)
+    # 2 t / (1 + t^2), where t^2 may overflow
+    return mx.where(mx.abs(half) < 1.0, 2.0 * half / (1.0 + half * half), 2.0 / (half + 1.0 / half))
+
+
+def cos(x: Tensor) -> Tensor:
+    if x.dtype != mx.float64:
+        return mx.cos(x)
+    size = mx.abs(x)
+    near = sin((math.pi / 2 - size) + 6.123233995736766e-17)
+    half = mx.tan(0.5 * x)
+    far = (1.0 - half) * (1.0 + half) / (1.0 + half * half)
+    return mx.where((size > 0.7) & (size < 2.4), near, far)
 
 
 @widened
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    apart = mx.maximum(a, b) + mx.log1p(mx.exp(-mx.abs(a - b)))
+    apart = mx.maximum(a, b) + mx.log1p(exp(-mx.abs(a - b)))
     return mx.where(a == b, a + LOG_2, apart)
 
 
@@ -212,7 +267,7 @@ def xlog1py(a: Tensor, b: Tensor) -> Tensor:
 @widened
 def sinc(x: Tensor) -> Tensor:
     angle = math.pi * mx.where(x == 0, 1.0, x)
-    return mx.where(x == 0, 1.0, mx.sin(angle) / angle)
+    return mx.where(x == 0, 1.0, sin(angle) / angle)
 
 
 @widened
@@ -223,21 +278,6 @@ def deg2rad(x: Tensor) -> Tensor:
 @widened
 def rad2deg(x: Tensor) -> Tensor:
     return x * (180 / math.pi)
-
-
-# --- error functions ---------------------------------------------------------------------------
-@widened
-def erf(x: Tensor) -> Tensor:
-    return mx.erf(x)
-
-
-@widened
-def erfinv(x: Tensor) -> Tensor:
-    """MLX's own is off by thousands of eps; ours is that of the normal draws, in float64."""
-    wide = x.astype(mx.float64)
-    inside = random.erfinv(clip(wide, -1.0 + 2.0**-53, 1.0 - 2.0**-53), mx, True)
-    outside = mx.where(wide == 1.0, math.inf, mx.where(wide == -1.0, -math.inf, math.nan))
-    return mx.where(mx.abs(wide) < 1.0, inside, outside).astype(x.dtype)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
@@ -257,21 +297,17 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.MAXIMUM: mx.maximum,
     ops.MINIMUM: mx.minimum,
     ops.ABS: mx.abs,
-    ops.SIGN: mx.sign,
     ops.SQUARE: mx.square,
     ops.SQRT: mx.sqrt,
     ops.RSQRT: mx.rsqrt,
     ops.FLOOR: mx.floor,
     ops.CEIL: mx.ceil,
     ops.ROUND: mx.round,
-    ops.EXP: mx.exp,
     ops.EXPM1: mx.expm1,
     ops.LOG: mx.log,
     ops.LOG1P: mx.log1p,
     ops.LOG2: widened(mx.log2),
     ops.LOG10: widened(mx.log10),
-    ops.SIN: mx.sin,
-    ops.COS: mx.cos,
     ops.TAN: mx.tan,
     ops.ASIN: mx.arcsin,
     ops.ACOS: mx.arccos,

@@ -7,18 +7,17 @@ from typing import Any
 
 from multigrad.backend import Op, compositions, ops
 
-from . import activations, arrays, elementwise
+from . import activations, arrays, elementwise, error_functions
 
-OWN: dict[Op, Callable[..., Any]] = {**elementwise.OPS, **activations.OPS, **arrays.OPS}
+OWN: dict[Op, Callable[..., Any]] = {
+    **elementwise.OPS, **error_functions.OPS, **activations.OPS, **arrays.OPS,
+}  # fmt: skip
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 
 NO_KERNEL = "mlx 0.32 has no such kernel"
 UNSUPPORTED: dict[Op, str] = dict.fromkeys(
     (
-        ops.ERFC,
-        ops.NDTR,
         ops.NDTRI,
-        ops.LOG_NDTR,
         ops.LGAMMA,
         ops.DIGAMMA,
         ops.POLYGAMMA,

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from multigrad.backend import rows_of
 
-from .elementwise import accumulated, is_floating, logaddexp
+from .elementwise import accumulated, exp, is_floating, logaddexp
 from .shapes import axes_of, flip
 
 Tensor = Any
@@ -54,7 +54,7 @@ def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Te
 
 def discount(later: Any, earlier: Any) -> Any:
     (value, own), (total, y) = later, earlier
-    share = mx.where(own == y, 1.0, mx.exp(mx.minimum(own - y, 0.0)))
+    share = mx.where(own == y, 1.0, exp(mx.minimum(own - y, 0.0)))
     return value + share * total, own
 
 
