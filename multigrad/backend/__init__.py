@@ -8,7 +8,7 @@ May import the rooms up to `passes`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
-from .. import ops
+from .. import ops, random
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op
@@ -91,5 +91,6 @@ __all__ = [
     "make_node",
     "make_zeros",
     "ops",
+    "random",
     "rows_of",
 ]
