@@ -11,8 +11,8 @@ import paddle.nn.functional as F
 
 from multigrad.backend import Op, ops, rows_of
 
-from .elementwise import ROOT_HALF, clip, copysign, erfc, hypot, where
-from .widening import Tensor, widened
+from .elementwise import ROOT_HALF, clip, copysign, erfc, exp, hypot, where
+from .widening import Tensor, rounded, widened
 
 SELU_ALPHA, SELU_SCALE = ops.activations.SELU_ALPHA, ops.activations.SELU_SCALE
 GELU_SCALE = math.sqrt(2 / math.pi)
@@ -31,12 +31,12 @@ def relu6(x: Tensor) -> Tensor:
 @widened
 def softplus(x: Tensor) -> Tensor:
     # F.softplus returns x above its threshold, and is log(1 + exp(x)) below.
-    return paddle.maximum(x, paddle.zeros_like(x)) + paddle.log1p(paddle.exp(-paddle.abs(x)))
+    return paddle.maximum(x, paddle.zeros_like(x)) + paddle.log1p(exp(-paddle.abs(x)))
 
 
 @widened
 def log_sigmoid(x: Tensor) -> Tensor:
-    return paddle.minimum(x, paddle.zeros_like(x)) - paddle.log1p(paddle.exp(-paddle.abs(x)))
+    return paddle.minimum(x, paddle.zeros_like(x)) - paddle.log1p(exp(-paddle.abs(x)))
 
 
 @widened
@@ -45,7 +45,7 @@ def logit(x: Tensor) -> Tensor:
 
 
 def heaviside(x: Tensor) -> Tensor:
-    return (x > 0).astype(x.dtype)
+    return rounded((x > 0), x.dtype)
 
 
 @widened

@@ -12,9 +12,20 @@ import paddle
 from multigrad.backend import Op, ops, rows_of
 
 from . import convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import where
+from .elementwise import exp, power, sqrt, where
 from .shapes import Axis, axes_of, sum_over, sum_to_shape
-from .widening import FLOAT32, FLOAT64, Tensor, constant, is_half, wide, widened
+from .widening import (
+    FLOAT32,
+    FLOAT64,
+    Tensor,
+    constant,
+    differ,
+    is_float,
+    is_half,
+    rounded,
+    wide,
+    widened,
+)
 
 
 @widened
@@ -22,7 +33,7 @@ def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     axes = axes_of(x, axis)
     if not axes:
         return paddle.assign(x)
-    return sum_over(x, axes, keepdims).astype(x.dtype)
+    return rounded(sum_over(x, axes, keepdims), x.dtype)
 
 
 @widened
@@ -41,7 +52,7 @@ def extreme(function: Callable[..., Tensor], x: Tensor, axis: Axis, keepdims: bo
         return paddle.assign(x)
     if any(x.shape[i] == 0 for i in axes):
         raise ValueError(f"no largest or smallest element of a tensor of shape {tuple(x.shape)}")
-    return function(wide(x), axes, keepdim=keepdims).astype(x.dtype)
+    return rounded(function(wide(x), axes, keepdim=keepdims), x.dtype)
 
 
 def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
@@ -53,11 +64,15 @@ def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return counted(x != 0, axis, keepdims) > 0
+    return counted(nonzero(x), axis, keepdims) > 0
 
 
 def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return counted(x == 0, axis, keepdims) == 0
+    return counted(~nonzero(x), axis, keepdims) == 0
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return differ(x, 0) if is_float(x) else x.astype("bool")
 
 
 def counted(mask: Tensor, axis: Axis, keepdims: bool) -> Tensor:
@@ -65,7 +80,9 @@ def counted(mask: Tensor, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return counted(x != 0, axis, keepdims).astype(x.dtype)
+    return rounded(
+        counted(differ(x, 0) if is_float(x) else x.astype("bool"), axis, keepdims), x.dtype
+    )
 
 
 @widened
@@ -87,16 +104,11 @@ def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
         return sum_over(paddle.abs(x), axes, keepdims)
     if 0 in x.shape:
         return sum_over(x, axes, keepdims)
-    # Scaled by the largest, so that squares do not overflow or vanish.
-    largest = paddle.amax(paddle.abs(x.detach()), axes, keepdim=True)
-    scale = where((largest > 0) & paddle.isfinite(largest), largest, 1.0)
-    ratio = x / scale
+    if math.isinf(ord):
+        return extreme(paddle.amax, paddle.abs(x), axis, keepdims)
     if ord == 2:
-        total = paddle.sqrt(sum_over(ratio * ratio, axes, True))
-    else:
-        total = sum_over(paddle.abs(ratio) ** ord, axes, True) ** (1 / ord)
-    result = total * scale
-    return result if keepdims else paddle.squeeze(result, axes)
+        return sqrt(sum_over(x * x, axes, keepdims))
+    return power(sum_over(power(paddle.abs(x), ord), axes, keepdims), 1 / ord)
 
 
 def shift_of(x: Tensor, axes: list[int]) -> Tensor:
@@ -113,7 +125,7 @@ def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     if 0 in x.shape:
         return paddle.log(sum_over(x, axes, keepdims))
     shift = shift_of(x, axes)
-    result = paddle.log(sum_over(paddle.exp(x - shift), axes, True)) + shift
+    result = paddle.log(sum_over(exp(x - shift), axes, True)) + shift
     return result if keepdims else paddle.squeeze(result, axes)
 
 
@@ -124,7 +136,7 @@ def softmax(x: Tensor, *, axis: Axis) -> Tensor:
         return x - x + 1.0
     if 0 in x.shape:
         return paddle.assign(x)
-    powers = paddle.exp(x - paddle.amax(x.detach(), axes, keepdim=True))
+    powers = exp(x - paddle.amax(x.detach(), axes, keepdim=True))
     return powers / sum_over(powers, axes, True)
 
 
@@ -136,7 +148,7 @@ def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
     if 0 in x.shape:
         return paddle.assign(x)
     apart = x - paddle.amax(x.detach(), axes, keepdim=True)
-    return apart - paddle.log(sum_over(paddle.exp(apart), axes, True))
+    return apart - paddle.log(sum_over(exp(apart), axes, True))
 
 
 @widened
@@ -157,16 +169,16 @@ def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
 
 def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
     spread = var(wide(x), axis=axis, keepdims=keepdims, correction=correction)
-    return paddle.sqrt(spread).astype(x.dtype)
+    return rounded(sqrt(spread), x.dtype)
 
 
 def bernoulli_like(key: Any, x: Tensor, p: Any) -> Tensor:
     chance = wide(constant(p, x.dtype))
-    return (wide(random.uniform_like(key, x)) < chance).astype(x.dtype)
+    return rounded((wide(random.uniform_like(key, x)) < chance), x.dtype)
 
 
 def rademacher_like(key: Any, x: Tensor) -> Tensor:
-    return (2.0 * (wide(random.uniform_like(key, x)) < 0.5).astype(FLOAT32) - 1.0).astype(x.dtype)
+    return rounded((2.0 * (wide(random.uniform_like(key, x)) < 0.5).astype(FLOAT32) - 1.0), x.dtype)
 
 
 def uniform_wide(key: Any, x: Tensor) -> Tensor:
@@ -175,18 +187,18 @@ def uniform_wide(key: Any, x: Tensor) -> Tensor:
 
 
 def exponential_like(key: Any, x: Tensor) -> Tensor:
-    return (-paddle.log1p(-uniform_wide(key, x))).astype(x.dtype)
+    return rounded((-paddle.log1p(-uniform_wide(key, x))), x.dtype)
 
 
 def gumbel_like(key: Any, x: Tensor) -> Tensor:
     uniform = uniform_wide(key, x)
     tiny = float(paddle.finfo(uniform.dtype).tiny)
     positive = paddle.maximum(uniform, paddle.full_like(uniform, tiny))
-    return (-paddle.log(-paddle.log(positive))).astype(x.dtype)
+    return rounded((-paddle.log(-paddle.log(positive))), x.dtype)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    return product(wide(a), wide(b)).astype(a.dtype)
+    return rounded(product(wide(a), wide(b)), a.dtype)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -205,14 +217,14 @@ def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
     columns = wide(b) if len(b.shape) > 1 else paddle.unsqueeze(wide(b), 1)
     result = product(as_matrix(wide(cotangent), like, b), transposed(columns))
     result = result if len(like.shape) > 1 else paddle.squeeze(result, -2)
-    return sum_to_shape(result, tuple(like.shape)).astype(cotangent.dtype)
+    return rounded(sum_to_shape(result, tuple(like.shape)), cotangent.dtype)
 
 
 def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
     rows = wide(a) if len(a.shape) > 1 else paddle.unsqueeze(wide(a), 0)
     result = product(transposed(rows), as_matrix(wide(cotangent), a, like))
     result = result if len(like.shape) > 1 else paddle.squeeze(result, -1)
-    return sum_to_shape(result, tuple(like.shape)).astype(cotangent.dtype)
+    return rounded(sum_to_shape(result, tuple(like.shape)), cotangent.dtype)
 
 
 def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -222,7 +234,7 @@ def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
-    return paddle.einsum(subscripts, *map(wide, arrays)).astype(arrays[0].dtype)
+    return rounded(paddle.einsum(subscripts, *map(wide, arrays)), arrays[0].dtype)
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
@@ -238,7 +250,7 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 
 def made(value: Any, dtype: Any) -> Tensor:
     kind = "bool" if value.dtype == "bool" else "float64" if dtype_is_float(dtype) else "int64"
-    return paddle.to_tensor(np.array(value.as_numpy(kind))).astype(dtype)
+    return rounded(paddle.to_tensor(np.array(value.as_numpy(kind))), dtype)
 
 
 def dtype_is_float(dtype: Any) -> bool:

@@ -7,13 +7,15 @@ are compared here.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import paddle
 from paddle.autograd import PyLayer
 
-from multigrad.backend import Emitted, GradientError, is_float
+from multigrad.backend import Emitted, GradientError, MultigradError, is_float
 
 from .widening import Tensor, is_tensor
 
@@ -76,7 +78,10 @@ def load(emitted: Emitted) -> list[str]:
     """Take from ctx what backward reads."""
     lines = []
     if emitted.residuals:
-        lines += ["saved = ctx.saved_tensor()", f"check_versions(saved, ctx.versions, {emitted.name!r})"]
+        lines += [
+            "saved = ctx.saved_tensor()",
+            f"check_versions(saved, ctx.versions, {emitted.name!r})",
+        ]
         lines.append(f"({', '.join(emitted.residuals)},) = saved")
     lines += [f"{name} = ctx.{name}" for name in emitted.read_params]
     lines += [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
@@ -132,7 +137,31 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[PyLayer]:
     """Return the class; its docstring says what it is."""
     native = namespace[emitted.identifier]
     native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    native.backward = staticmethod(noting_errors(native.backward))
     return native
+
+
+class Raised(threading.local):
+    """The error of ours that a backward of this thread raised: Paddle makes an OSError of it."""
+
+    error: MultigradError | None = None
+
+
+RAISED = Raised()
+
+
+def noting_errors(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a backward raises for who can raise it again."""
+
+    @functools.wraps(backward)
+    def call(*args: Any) -> Any:
+        try:
+            return backward(*args)
+        except MultigradError as error:
+            RAISED.error = error
+            raise
+
+    return call
 
 
 def call(native: type[PyLayer], emitted: Emitted) -> Callable[..., Any]:
@@ -158,6 +187,7 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
             return detached
 
         @staticmethod
+        @noting_errors
         def backward(ctx: Any, *cotangents: Tensor) -> Any:
             check_versions(ctx.saved_tensor(), ctx.versions, name)
             gradients = pull(*cotangents, ctx=ctx)

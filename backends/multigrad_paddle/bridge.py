@@ -41,7 +41,7 @@ def from_numpy(x: Array) -> Tensor:
     if name in FLOAT8:
         return paddle.to_tensor(x.astype(np.float32)).astype(name)
     if name in ("uint16", "uint32", "uint64"):
-        return paddle.to_tensor(x.astype(np.int64)).astype(name)
+        return paddle.to_tensor(x.astype(np.int64))  # Paddle has no numbers of these
     return paddle.to_tensor(x)
 
 

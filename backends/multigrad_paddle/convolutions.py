@@ -14,7 +14,7 @@ import paddle.nn.functional as F
 from multigrad.backend import rows_of
 
 from .shapes import add_at, moveaxis, reshape, take_places
-from .widening import Tensor, wide
+from .widening import Tensor, rounded, wide
 
 Ints = tuple[int, ...]
 BY_AXES = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -45,7 +45,7 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
         shape = (*back.shape[:axis], at.size, *back.shape[axis + 2 :])
         flat = paddle.to_tensor(at.reshape(-1))
         sums = add_at(reshape(back, shape=shape), flat, like.shape[axis], axis)
-    return sums.astype(x.dtype)
+    return rounded(sums, x.dtype)
 
 
 def seen(x: Tensor, sizes: Ints, groups: int, strides: Ints, dilations: Ints) -> Tensor:
@@ -71,13 +71,15 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
     product = BY_AXES[len(strides)](
         wide(x), wide(w), None, list(strides), 0, list(dilations), groups
     )
-    return product.astype(x.dtype)
+    return rounded(product, x.dtype)
 
 
 def rows_of_cotangent(cotangent: Tensor, groups: int) -> Tensor:
     """(groups, examples x places, out channels)."""
     n, out = cotangent.shape[:2]
-    split = reshape(wide(cotangent), shape=(n, groups, out // groups, math.prod(cotangent.shape[2:])))
+    split = reshape(
+        wide(cotangent), shape=(n, groups, out // groups, math.prod(cotangent.shape[2:]))
+    )
     rows = paddle.transpose(split, [1, 0, 3, 2])
     return reshape(rows, shape=(groups, n * math.prod(cotangent.shape[2:]), out // groups))
 
@@ -91,7 +93,7 @@ def conv_left(
     parts = paddle.transpose(split, [1, 0, 3, 2, 4])
     whole = reshape(parts, shape=(n, like.shape[1], *spots, *sizes))
     result = unwindows(whole, like, sizes=sizes, strides=strides, dilations=dilations)
-    return result.astype(cotangent.dtype)
+    return rounded(result, cotangent.dtype)
 
 
 def conv_right(
@@ -99,7 +101,7 @@ def conv_right(
 ) -> Tensor:
     rows = seen(x, tuple(like.shape[2:]), groups, strides, dilations)
     product = paddle.matmul(rows_of_cotangent(cotangent, groups), rows, transpose_x=True)
-    return reshape(product, shape=tuple(like.shape)).astype(cotangent.dtype)
+    return rounded(reshape(product, shape=tuple(like.shape)), cotangent.dtype)
 
 
 OPS = rows_of(vars())

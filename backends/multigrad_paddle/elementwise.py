@@ -20,10 +20,13 @@ from .widening import (
     Tensor,
     aligned,
     constant,
+    differ,
     dtype_of,
+    equal,
     is_float,
     is_half,
     is_tensor,
+    rounded,
     wide,
     widened,
 )
@@ -55,12 +58,15 @@ def div(a: Any, b: Any) -> Tensor:
 
 @aligned
 def power(a: Tensor, b: Tensor) -> Tensor:
-    return paddle.pow(a, b)
+    # paddle.pow (3.3): the largest float64 to the power of one is infinite.
+    return paddle.where(equal(b, 1), a, paddle.pow(a, b))
 
 
 def pow(a: Any, b: Any) -> Tensor:
     if isinstance(b, int | float) and is_float(a) and b == 2:
         return mul(a, a)
+    if isinstance(b, int | float) and b == 1:
+        return a
     return power(a, b)  # paddle 3.3 rounds a number in the exponent to float32
 
 
@@ -112,24 +118,24 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
         condition = constant(condition, BOOL)
     dtype = dtype_of(tuple(v for v in (a, b) if is_tensor(v)) or (constant(0.0, FLOAT32),))
     chosen = paddle.where(condition, *(wide(constant(v, dtype)) for v in (a, b)))
-    return chosen.astype(dtype)
+    return rounded(chosen, dtype)
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if not is_float(x) or dtype in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64):
-        return x.astype(dtype)
+        return rounded(x, dtype)
     if dtype == BOOL:
-        return wide(x) != 0
+        return differ(wide(x), 0)
     if dtype == paddle.float8_e4m3fn:
         near = wide(x)
         out = paddle.abs(near) > MOST_IN_FLOAT8
-        return where(out, math.nan, near).astype(FLOAT32).astype(dtype)
+        return rounded(where(out, math.nan, near).astype(FLOAT32), dtype)
     if dtype == paddle.float8_e5m2:
-        return x.astype(FLOAT32).astype(dtype)
+        return rounded(x.astype(FLOAT32), dtype)
     # What is out of range is left to the processor otherwise.
     low, high = (-LARGEST, LARGEST) if dtype == INT64 else bounds(dtype)
     near = x.astype(FLOAT64)
-    return clip(where(paddle.isnan(near), 0.0, near), low, high).astype(dtype)
+    return rounded(clip(where(paddle.isnan(near), 0.0, near), low, high), dtype)
 
 
 def bounds(dtype: Any) -> tuple[float, float]:
@@ -143,6 +149,17 @@ def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
 
 def trunc(x: Tensor) -> Tensor:
     return paddle.trunc(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    # paddle.sqrt (3.3): NaN at infinity, and 0 for subnormal numbers.
+    near = x.astype(FLOAT64)
+    finite = equal(near, near) & (near < math.inf)
+    return rounded(paddle.where(finite, paddle.sqrt(where(finite, near, 1.0)), near), x.dtype)
+
+
+def rsqrt(x: Tensor) -> Tensor:
+    return rounded((1.0 / sqrt(x.astype(FLOAT64))), x.dtype)
 
 
 @widened
@@ -182,7 +199,7 @@ def hypot(a: Tensor, b: Tensor) -> Tensor:
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
     """A quotient or a remainder of integers: 0 at b = 0."""
-    none = b == 0
+    none = equal(b, 0)
     return where(none, 0, function(a, where(none, 1, b)))
 
 
@@ -190,7 +207,7 @@ def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor
 def fmod(a: Tensor, b: Tensor) -> Tensor:
     if not is_float(b):
         rest = of_integers(paddle.remainder, a, b)
-        return where((rest != 0) & ((rest < 0) != (a < 0)), rest - b, rest)
+        return where(differ(rest, 0) & ((rest < 0) != (a < 0)), rest - b, rest)
     rest = paddle.remainder(paddle.abs(a), paddle.abs(b))
     rest = where(paddle.isinf(b) & paddle.isfinite(a), paddle.abs(a), rest)
     return copysign(rest, a)
@@ -201,8 +218,8 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     if not is_float(b):
         return of_integers(paddle.remainder, a, b)
     rest = fmod(a, b)
-    moved = paddle.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
-    return paddle.where(moved == 0, copysign(moved, b), moved)
+    moved = paddle.where(differ(rest, 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+    return paddle.where(equal(moved, 0), copysign(moved, b), moved)
 
 
 @aligned
@@ -212,10 +229,10 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
         return of_integers(paddle.floor_divide, a, b)
     rest = fmod(a, b)
     ratio = (a - rest) / b
-    ratio = paddle.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
+    ratio = paddle.where(differ(rest, 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
     whole = paddle.floor(ratio)
     whole = paddle.where(ratio - whole > 0.5, whole + 1.0, whole)
-    return paddle.where(b == 0, a / b, whole)
+    return paddle.where(equal(b, 0), a / b, whole)
 
 
 @aligned
@@ -231,19 +248,27 @@ def fmin(a: Tensor, b: Tensor) -> Tensor:
 
 
 @widened
+def exp(x: Tensor) -> Tensor:
+    # paddle.exp (3.3, CPU) ends at 3e-39 (float64: 6e-309), for minus infinity too.
+    least = -708.0 if x.dtype == FLOAT64 else -87.0
+    root = paddle.exp(0.5 * paddle.minimum(x, paddle.full_like(x, least)))
+    return paddle.where(x < least, root * root, paddle.exp(x))
+
+
+@widened
 def exp2(x: Tensor) -> Tensor:
     return power(2.0, x)
 
 
 @aligned
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    gap = where(a == b, 0.0, -paddle.abs(a - b))
-    return paddle.maximum(a, b) + paddle.log1p(paddle.exp(gap))
+    gap = where(equal(a, b), 0.0, -paddle.abs(a - b))
+    return paddle.maximum(a, b) + paddle.log1p(exp(gap))
 
 
 def times_log(a: Tensor, b: Tensor, log: Callable[[Tensor], Tensor]) -> Tensor:
     """a log(b), which is 0 where a is, unless b is NaN."""
-    none = (a == 0) & ~paddle.isnan(b)
+    none = equal(a, 0) & ~paddle.isnan(b)
     return where(none, 0.0, a * log(where(none, 1.0, b)))
 
 
@@ -259,8 +284,8 @@ def xlog1py(a: Tensor, b: Tensor) -> Tensor:
 
 @widened
 def sinc(x: Tensor) -> Tensor:
-    angle = math.pi * where(x == 0, 1.0, x)
-    return where(x == 0, 1.0, paddle.sin(angle) / angle)
+    angle = math.pi * where(equal(x, 0), 1.0, x)
+    return where(equal(x, 0), 1.0, paddle.sin(angle) / angle)
 
 
 @widened
@@ -276,24 +301,68 @@ def rad2deg(x: Tensor) -> Tensor:
 class Arithmetic:
     """What `multigrad.random` computes with."""
 
-    log, log1p, sqrt, where = paddle.log, paddle.log1p, paddle.sqrt, where
+    log, log1p, sqrt, where = paddle.log, paddle.log1p, sqrt, where
 
 
 def erfinv(x: Tensor) -> Tensor:
     near = x.astype(FLOAT64)
     inside = random.erfinv(clip(near, -1.0 + 2.0**-53, 1.0 - 2.0**-53), Arithmetic, True)
-    outside = where(near == 1.0, constant(math.inf, FLOAT64), where(near == -1.0, constant(-math.inf, FLOAT64), math.nan))
-    return paddle.where(paddle.abs(near) < 1.0, inside, outside).astype(x.dtype)
+    outside = where(
+        equal(near, 1.0),
+        constant(math.inf, FLOAT64),
+        where(equal(near, -1.0), constant(-math.inf, FLOAT64), math.nan),
+    )
+    return rounded(paddle.where(paddle.abs(near) < 1.0, inside, outside), x.dtype)
 
 
 def erfc(x: Tensor) -> Tensor:
-    """1 - erf(x), by the incomplete gamma function where the difference would cancel."""
+    """1 - erf(x); far right by W. J. Cody's rational functions, where the difference cancels."""
     near = x.astype(FLOAT64)
-    right = near > 0.5
-    safe = clip(where(right, near, 1.0), 0.5, 30.0)
-    tail = paddle.gammaincc(paddle.full_like(safe, 0.5), safe * safe)
-    result = where(right, tail, 1.0 - paddle.erf(where(right, 0.0, near)))
-    return where(paddle.isnan(near), near, result).astype(x.dtype)
+    right = near > 0.46875
+    z = clip(where(right, near, 1.0), 0.46875, 30.0)
+    middle, far = clip(z, 0.46875, 4.0), maximum(z, 4.0)
+    top, bottom = ERFC_MIDDLE
+    tail = polynomial(top, middle) / polynomial(bottom, middle)
+    inverse = 1.0 / (far * far)
+    top, bottom = ERFC_FAR
+    rest = inverse * polynomial(top, inverse) / polynomial(bottom, inverse)
+    tail = paddle.where(z > 4.0, (1 / math.sqrt(math.pi) - rest) / far, tail)
+    coarse = paddle.floor(z.detach() * 16.0) / 16.0
+    tail = tail * exp(-coarse * coarse) * exp(-(z - coarse) * (z + coarse))
+    result = paddle.where(right, tail, 1.0 - paddle.erf(where(right, 0.0, near)))
+    return rounded(paddle.where(paddle.isnan(near), near, result), x.dtype)
+
+
+def polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    """Evaluate by Horner's scheme, highest power first."""
+    total = paddle.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total = total * x + coefficient
+    return total
+
+
+# W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969).
+ERFC_MIDDLE = (
+    (
+        2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 66.1191906371416295,
+        298.635138197400131, 881.95222124176909, 1712.04761263407058, 2051.07837782607147,
+        1230.33935479799725,
+    ),
+    (
+        1.0, 15.7449261107098347, 117.693950891312499, 537.181101862009858, 1621.38957456669019,
+        3290.79923573345963, 4362.61909014324716, 3439.36767414372164, 1230.33935480374942,
+    ),
+)  # fmt: skip
+ERFC_FAR = (
+    (
+        1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1,
+        1.25781726111229246e-1, 1.60837851487422766e-2, 6.58749161529837803e-4,
+    ),
+    (
+        1.0, 2.56852019228982242, 1.87295284992346725, 5.27905102951428412e-1,
+        6.05183413124413191e-2, 2.33520497626869185e-3,
+    ),
+)  # fmt: skip
 
 
 @widened
@@ -302,22 +371,29 @@ def ndtr(x: Tensor) -> Tensor:
 
 
 def ndtri(x: Tensor) -> Tensor:
+    """By erfinv, and in the tails by Newton's method on the logarithm."""
     near = x.astype(FLOAT64)
-    return (-math.sqrt(2) * erfcinv(2.0 * near)).astype(x.dtype)
+    low = paddle.minimum(near, 1.0 - near)
+    center = -math.sqrt(2) * erfinv(1.0 - 2.0 * where(low > TAIL, low, 0.5))
+    inside = (low > 0) & (low <= TAIL)
+    target = paddle.log(where(inside, low, TAIL))
+    z = -sqrt(-2.0 * target)
+    for _ in range(5):
+        z = z - (log_ndtr(z) - target) / slope_of_log_ndtr(z)
+    result = where(low > TAIL, center, where(inside, z, -math.inf))
+    result = where((low < 0) | paddle.isnan(low), math.nan, result)
+    return rounded(paddle.where(near > 0.5, -result, result), x.dtype)
 
 
-def erfcinv(y: Tensor) -> Tensor:
-    """The inverse of erfc on (0, 2), from erfinv with steps of Halley's method in the tails."""
-    low = paddle.minimum(y, 2.0 - y)
-    start = erfinv(1.0 - clip(low, 1e-15, 1.0))
-    far = paddle.sqrt(-paddle.log(clip(low, 1e-308, 0.5)))
-    z = where(low < 1e-12, far - paddle.log(far * math.sqrt(math.pi)) / (2 * far), start)
-    for _ in range(4):
-        slope = 2 / math.sqrt(math.pi) * paddle.exp(-z * z)
-        step = (erfc(z) - low) / where(slope > 0, slope, 1.0)
-        z = z + where(low > 1e-300, step / (1 + z * step), 0.0)
-    z = where(low == 0, math.inf, where((low < 0) | paddle.isnan(low), math.nan, z))
-    return where(y > 1, -z, z)
+TAIL = 0.02
+
+
+def slope_of_log_ndtr(x: Tensor) -> Tensor:
+    """phi(x) / Phi(x) below zero."""
+    tail = inverse_mills(maximum(-x, MILLS_FROM))
+    near = maximum(x, -MILLS_FROM)
+    quotient = exp(-0.5 * near * near - log_ndtr(near)) / math.sqrt(2 * math.pi)
+    return paddle.where(x < -MILLS_FROM, tail, quotient)
 
 
 def log_ndtr(x: Tensor) -> Tensor:
@@ -327,7 +403,7 @@ def log_ndtr(x: Tensor) -> Tensor:
     mills = inverse_mills(maximum(-near, MILLS_FROM))
     left = -0.5 * near * near - paddle.log(mills * math.sqrt(2 * math.pi))
     chosen = where(near < -MILLS_FROM, left, where(near > 1.0, right, middle))
-    return chosen.astype(x.dtype)
+    return rounded(chosen, x.dtype)
 
 
 @widened
@@ -335,11 +411,11 @@ def digamma(x: Tensor) -> Tensor:
     """Reflected here: the kernel loses digits near its poles."""
     below = x < 0
     right = paddle.digamma(where(below, 1.0 - x, x))
-    is_pole = below & (x == paddle.floor(x))
+    is_pole = below & equal(x, paddle.floor(x))
     apart = where(below & ~is_pole, x - paddle.round(x), 0.5)
     left = right - math.pi / paddle.tan(math.pi * apart)
     values = where(is_pole, math.nan, where(below, left, right))
-    return where(x == 0, -1.0 / where(x == 0, x, 1.0), values)
+    return where(equal(x, 0), -1.0 / where(equal(x, 0), x, 1.0), values)
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
@@ -358,8 +434,10 @@ def polygamma(x: Tensor, *, n: int) -> Tensor:
             z, -float(2 * k + n)
         )
     sign = (-1.0) ** (n + 1)
-    outside = where(near == 0, sign * math.inf, where(near > 0, constant(0.0, FLOAT64), math.nan))
-    return paddle.where(inside, sign * (total + series), outside).astype(x.dtype)
+    outside = where(
+        equal(near, 0), sign * math.inf, where(near > 0, constant(0.0, FLOAT64), math.nan)
+    )
+    return rounded(paddle.where(inside, sign * (total + series), outside), x.dtype)
 
 
 BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
@@ -369,7 +447,7 @@ def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | N
     largest = float(paddle.finfo(x.dtype).max)
     above = largest if posinf is None else posinf
     below = -largest if neginf is None else neginf
-    finite = where(x == math.inf, above, where(x == -math.inf, below, x))
+    finite = where(equal(x, math.inf), above, where(equal(x, -math.inf), below, x))
     return where(paddle.isnan(x), nan, finite)
 
 
@@ -388,10 +466,10 @@ def nextafter(a: Any, b: Any) -> Tensor:
     near, goal = a.astype(FLOAT32), b.astype(FLOAT32)
     bits = a.view(paddle.int16).astype(paddle.int32)
     stepped = where((near < goal) == (near > 0), bits + 1, bits - 1)
-    stepped = where(near == 0, where(goal > 0, paddle.ones_like(bits), -32767), stepped)
+    stepped = where(equal(near, 0), where(goal > 0, paddle.ones_like(bits), -32767), stepped)
     moved = stepped.astype(paddle.int16).view(dtype).astype(FLOAT32)
-    moved = where(near == goal, goal, moved)
-    return where(paddle.isnan(near) | paddle.isnan(goal), near + goal, moved).astype(dtype)
+    moved = where(equal(near, goal), goal, moved)
+    return rounded(where(paddle.isnan(near) | paddle.isnan(goal), near + goal, moved), dtype)
 
 
 def result_shape(a: Tensor, b: Tensor) -> Any:
@@ -413,16 +491,15 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.BITWISE_OR: bitwise(paddle.bitwise_or),
     ops.BITWISE_XOR: bitwise(paddle.bitwise_xor),
     ops.BITWISE_INVERT: bitwise(paddle.bitwise_not),
+    ops.EQ: equal,
+    ops.NE: differ,
     ops.ABS: widened(paddle.abs),
     ops.SQUARE: widened(paddle.square),
-    ops.SQRT: widened(paddle.sqrt),
-    ops.RSQRT: widened(paddle.rsqrt),
     ops.RECIPROCAL: widened(paddle.reciprocal),
     ops.FLOOR: widened(paddle.floor),
     ops.CEIL: widened(paddle.ceil),
     ops.ROUND: widened(paddle.round),
     ops.TRUNC: widened(paddle.trunc),
-    ops.EXP: widened(paddle.exp),
     ops.EXPM1: widened(paddle.expm1),
     ops.LOG: widened(paddle.log),
     ops.LOG1P: widened(paddle.log1p),

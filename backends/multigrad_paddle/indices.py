@@ -8,7 +8,7 @@ from multigrad.backend import rows_of
 
 from .ordering import find, gather, order, positions, scatter_add
 from .shapes import add_at, axes_of, reshape, take_places
-from .widening import INT64, Tensor, wide
+from .widening import INT64, Tensor, rounded, wide
 
 
 def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
@@ -51,7 +51,7 @@ def checked(indices: Tensor, length: int) -> Tensor:
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     if len(like.shape) == 0:
         return x
-    return scatter_add(wide(x), checked(indices, like.shape[axis]), like, axis).astype(x.dtype)
+    return rounded(scatter_add(wide(x), checked(indices, like.shape[axis]), like, axis), x.dtype)
 
 
 def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:

@@ -8,7 +8,7 @@ import paddle.linalg as L
 from multigrad.backend import rows_of
 
 from .elementwise import where
-from .widening import INT64, Tensor, wide, widened
+from .widening import INT64, Tensor, rounded, wide, widened
 
 
 @widened
@@ -20,7 +20,7 @@ def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, uni
     result = L.triangular_solve(
         wide(a), wide(b), upper=not lower, transpose=transposed, unitriangular=unit
     )
-    return result.astype(b.dtype)
+    return rounded(result, b.dtype)
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
         b = paddle.reshape(b, [*[1] * missing, *b.shape])
     batch = paddle.broadcast_shape(a.shape[:-2], b.shape[:-2])
     a, b = (paddle.expand(m, [*batch, *m.shape[-2:]]) for m in (a, b))
-    return L.solve(wide(a), wide(b)).astype(b.dtype)
+    return rounded(L.solve(wide(a), wide(b)), b.dtype)
 
 
 @widened

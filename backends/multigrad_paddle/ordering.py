@@ -10,9 +10,9 @@ import paddle
 
 from multigrad.backend import rows_of
 
-from .elementwise import where
+from .elementwise import exp, where
 from .shapes import Axis, axes_of, concatenate, cut, moveaxis, reshape, size
-from .widening import INT64, Tensor, is_float, wide
+from .widening import INT64, Tensor, equal, is_float, rounded, wide
 
 
 def lifted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -37,12 +37,12 @@ def reversed_if(reverse: bool, x: Tensor, axis: int) -> Tensor:
 @lifted
 def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
     sums = paddle.cumsum(reversed_if(reverse, wide(x), axis), axis)
-    return reversed_if(reverse, sums, axis).astype(x.dtype)
+    return rounded(reversed_if(reverse, sums, axis), x.dtype)
 
 
 @lifted
 def cumprod(x: Tensor, *, axis: int) -> Tensor:
-    return paddle.cumprod(wide(x), axis).astype(x.dtype)
+    return rounded(paddle.cumprod(wide(x), axis), x.dtype)
 
 
 def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
@@ -56,14 +56,14 @@ def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, axis: int) -> T
 
 
 def add_exponentials(a: Tensor, b: Tensor) -> Tensor:
-    gap = where(a == b, 0.0, -paddle.abs(a - b))
-    return paddle.maximum(a, b) + paddle.log1p(paddle.exp(gap))
+    gap = where(equal(a, b), 0.0, -paddle.abs(a - b))
+    return paddle.maximum(a, b) + paddle.log1p(exp(gap))
 
 
 @lifted
 def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
     sums = scan(add_exponentials, reversed_if(reverse, wide(x), axis), axis)
-    return reversed_if(reverse, sums, axis).astype(x.dtype)
+    return rounded(reversed_if(reverse, sums, axis), x.dtype)
 
 
 @lifted
@@ -74,20 +74,20 @@ def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Te
     while shift < length:
         later, earlier = (cut(y, axis, at, length - shift) for at in (shift, 0))
         gap = paddle.minimum(later - earlier, paddle.zeros_like(later))
-        share = where(later == earlier, 1.0, paddle.exp(gap))
+        share = where(equal(later, earlier), 1.0, exp(gap))
         added = cut(sums, axis, shift, length - shift) + share * cut(sums, axis, 0, length - shift)
         sums, shift = concatenate(cut(sums, axis, 0, shift), added, axis=axis), shift * 2
-    return reversed_if(reverse, sums, axis).astype(values.dtype)
+    return rounded(reversed_if(reverse, sums, axis), values.dtype)
 
 
 @lifted
 def cummax(x: Tensor, *, axis: int) -> Tensor:
-    return scan(paddle.maximum, wide(x), axis).astype(x.dtype)
+    return rounded(scan(paddle.maximum, wide(x), axis), x.dtype)
 
 
 @lifted
 def cummin(x: Tensor, *, axis: int) -> Tensor:
-    return scan(paddle.minimum, wide(x), axis).astype(x.dtype)
+    return rounded(scan(paddle.minimum, wide(x), axis), x.dtype)
 
 
 def positions(x: Tensor, axis: int) -> Tensor:
@@ -113,7 +113,7 @@ def hold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
 def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
     latest = last_true(mask, axis)
     values = where(latest < 0, 0.0, wide(x))
-    return scatter_add(values, clipped(latest), x, axis).astype(x.dtype)
+    return rounded(scatter_add(values, clipped(latest), x, axis), x.dtype)
 
 
 def clipped(places: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def clipped(places: Tensor) -> Tensor:
 
 def gather(x: Tensor, places: Tensor, axis: int) -> Tensor:
     """The values at places along an axis, each row by its own."""
-    return paddle.take_along_axis(wide(x), places, axis, broadcast=False).astype(x.dtype)
+    return rounded(paddle.take_along_axis(wide(x), places, axis, broadcast=False), x.dtype)
 
 
 def scatter_add(values: Tensor, places: Tensor, like: Tensor, axis: int) -> Tensor:
@@ -188,7 +188,7 @@ def find(x: Tensor, axis: int, largest: bool) -> Tensor:
     """The place of the first largest or smallest element along an axis; a NaN is either."""
     key = wide(x.detach())
     extreme = (paddle.max if largest else paddle.min)(key, axis, keepdim=True)
-    found = key == extreme
+    found = equal(key, extreme)
     if is_float(key):
         found = found | paddle.isnan(key)
     places = paddle.where(found, positions(x, axis), x.shape[axis])
@@ -223,7 +223,7 @@ def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
         result = where(paddle.isnan(rows[..., -1]), math.nan, result)
     if keepdims:
         result = reshape(result, shape=tuple(1 if i in axes else n for i, n in enumerate(x.shape)))
-    return result.astype(x.dtype)
+    return rounded(result, x.dtype)
 
 
 def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
@@ -237,11 +237,11 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     below, above = ((found == at).astype(kind) for at in (low, low + 1))
     weights = below * (1 - weight) + above * weight
     if not axes:
-        return reshape(weights, shape=tuple(x.shape)).astype(x.dtype)
+        return rounded(reshape(weights, shape=tuple(x.shape)), x.dtype)
     back = list(range(-len(axes), 0))
     kept = [n for i, n in enumerate(x.shape) if i not in axes]
     weights = reshape(weights, shape=(*kept, *(x.shape[i] for i in axes)))
-    return moveaxis(weights, source=back, destination=axes).astype(x.dtype)
+    return rounded(moveaxis(weights, source=back, destination=axes), x.dtype)
 
 
 OPS = rows_of(vars())

@@ -11,7 +11,7 @@ from multigrad.backend import random as core
 
 from .bridge import from_numpy, to_numpy
 from .elementwise import Arithmetic
-from .widening import FLOAT32, FLOAT64, INT64, Tensor, is_tensor
+from .widening import FLOAT32, FLOAT64, INT64, Tensor, is_tensor, rounded
 
 
 def draw_key() -> Any:
@@ -99,7 +99,7 @@ def draw_uniform(words: Any, count: Tensor, x: Tensor, dtype: str = "") -> Tenso
 def draw_normal(words: Any, count: Tensor, x: Tensor) -> Tensor:
     double = name_of(x) == "float64"
     uniform = draw_uniform(words, count, x, "float64" if double else "float32")
-    return core.normal_from_uniform(uniform, Arithmetic, double).astype(x.dtype)
+    return rounded(core.normal_from_uniform(uniform, Arithmetic, double), x.dtype)
 
 
 def encrypt(words: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

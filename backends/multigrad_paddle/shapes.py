@@ -12,7 +12,7 @@ import paddle
 
 from multigrad.backend import ops, rows_of
 
-from .widening import Tensor, wide, widened
+from .widening import Tensor, is_float, rounded, wide, widened
 
 Axis = int | tuple[int, ...] | None
 indexing = ops.indexing
@@ -68,8 +68,14 @@ def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     if 0 in x.shape:  # a 0 in paddle's shapes means the axis as it was
         known = [n for n in shape if n != -1]
         whole = [0 if n == -1 and 0 not in known else max(n, 0) for n in shape]
-        return paddle.zeros(whole, x.dtype) + 0 * paddle.sum(wide(x)).astype(x.dtype)
+        return nothing(x, whole)
     return paddle.reshape(x, shape)
+
+
+def nothing(x: Tensor, shape: Any) -> Tensor:
+    """An empty tensor that depends on x, so that it has a gradient."""
+    none = 0.0 * paddle.sum(wide(x)) if is_float(x) else paddle.zeros([], x.dtype)
+    return rounded((paddle.zeros(shape, none.dtype) + none), x.dtype)
 
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -101,7 +107,7 @@ def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
 
 
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
-    return paddle.flip(x, axes_of(x, axis)) if len(x.shape) else x
+    return widened(paddle.flip)(x, axis=axes_of(x, axis)) if len(x.shape) else x
 
 
 def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
@@ -131,9 +137,9 @@ def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     at = places(x, indexing.as_index(index))
     if 0 in at.shape:
-        return paddle.zeros(at.shape, x.dtype) + 0 * paddle.sum(wide(x)).astype(x.dtype)
+        return nothing(x, at.shape)
     flat = paddle.gather(wide(paddle.reshape(x, [-1])), paddle.reshape(at, [-1]))
-    return paddle.reshape(flat, at.shape).astype(x.dtype)
+    return rounded(paddle.reshape(flat, at.shape), x.dtype)
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
@@ -147,8 +153,8 @@ def add_at(values: Tensor, at: Tensor, length: int, axis: int) -> Tensor:
     shape[axis] = length
     full = paddle.zeros(shape, wide(values).dtype)
     if 0 in values.shape or 0 in shape:
-        return full.astype(values.dtype)
-    return paddle.index_add(full, at, axis, wide(values)).astype(values.dtype)
+        return rounded(full, values.dtype)
+    return rounded(paddle.index_add(full, at, axis, wide(values)), values.dtype)
 
 
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -161,7 +167,7 @@ def take_places(x: Tensor, at: Tensor, axis: int) -> Tensor:
         shape = list(x.shape)
         shape[axis] = at.shape[0]
         return paddle.zeros(shape, x.dtype)
-    return paddle.index_select(wide(x), at, axis).astype(x.dtype)
+    return rounded(paddle.index_select(wide(x), at, axis), x.dtype)
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
@@ -195,7 +201,7 @@ def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
 
 
 def empty_tile(x: Tensor, repetitions: tuple[int, ...]) -> Tensor:
-    return paddle.to_tensor(np.tile(np.zeros(tuple(x.shape)), repetitions)).astype(x.dtype)
+    return rounded(paddle.to_tensor(np.tile(np.zeros(tuple(x.shape)), repetitions)), x.dtype)
 
 
 def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
@@ -228,11 +234,11 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
 
 def concatenate(*arrays: Tensor, axis: int) -> Tensor:
     some = [x for x in arrays if 0 not in x.shape] or [arrays[0]]
-    return paddle.concat([wide(x) for x in some], axis).astype(arrays[0].dtype)
+    return rounded(paddle.concat([wide(x) for x in some], axis), arrays[0].dtype)
 
 
 def stack(*arrays: Tensor, axis: int) -> Tensor:
-    return paddle.stack([wide(x) for x in arrays], axis).astype(arrays[0].dtype)
+    return rounded(paddle.stack([wide(x) for x in arrays], axis), arrays[0].dtype)
 
 
 def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:

@@ -10,6 +10,7 @@ from paddle.autograd import PyLayer
 
 from multigrad.backend import GradientError
 
+from .attach import RAISED, noting_errors
 from .widening import Tensor, is_float, is_tensor
 
 
@@ -38,14 +39,8 @@ def vjp(
             paddle.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i]
             for i in active
         ]
-        found = paddle.grad(
-            [outputs[i] for i in active],
-            [own[i] for i in wrt],
-            given,
-            retain_graph=True,
-            create_graph=nested,
-            allow_unused=True,
-        )
+        asked = [outputs[i] for i in active], [own[i] for i in wrt]
+        found = differentiate(*asked, given, retain_graph=True, create_graph=nested)
         for i, gradient in zip(wrt, found, strict=True):
             gradients[i] = gradients[i] if gradient is None else gradient
         return gradients
@@ -53,6 +48,23 @@ def vjp(
     if nested:
         return outputs, pullback
     return [y.detach() if is_tensor(y) else y for y in outputs], pullback
+
+
+def differentiate(*tensors: Any, **options: Any) -> list[Tensor | None]:
+    """Call paddle.grad, and raise an error of ours as it was raised.
+
+    Raises:
+        MultigradError: a backward raised it.
+    """
+    RAISED.error = None
+    try:
+        return paddle.grad(*tensors, allow_unused=True, **options)
+    except OSError:
+        if RAISED.error is None:
+            raise
+        raise RAISED.error from None
+    finally:
+        RAISED.error = None
 
 
 def track(x: Tensor, nested: bool) -> Tensor:
@@ -75,6 +87,7 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
             return x.clone()
 
         @staticmethod
+        @noting_errors
         def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
             raise GradientError(message)
 

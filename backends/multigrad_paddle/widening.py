@@ -38,10 +38,28 @@ def wide(x: Tensor) -> Tensor:
     return x.astype(FLOAT32) if is_half(x.dtype) else x
 
 
+def rounded(x: Tensor, dtype: Any) -> Tensor:
+    """x in a dtype; Paddle's float16 (3.3, CPU) of what is below half of its least is a number."""
+    if x.dtype is dtype:
+        return x
+    if dtype == FLOAT16 and (x.dtype == FLOAT32 or x.dtype == FLOAT64):
+        x = paddle.where(paddle.abs(x) < 2.0**-25, x * 0.0, x)
+    return x.astype(dtype)
+
+
+def equal(a: Any, b: Any) -> Tensor:
+    """Whether numbers are equal: paddle.equal (3.3) takes floats within 1e-8 for that."""
+    return (a <= b) & (a >= b)
+
+
+def differ(a: Any, b: Any) -> Tensor:
+    return ~equal(a, b)
+
+
 def constant(value: Any, dtype: Any) -> Tensor:
     """A number as a tensor without axes; one too large for the dtype is infinite."""
     if is_tensor(value):
-        return value.astype(dtype)
+        return rounded(value, dtype)
     if dtype == FLOAT16 and abs(value) >= 65520.0:
         value = math.copysign(math.inf, value)
     return paddle.full([], value, dtype)
@@ -51,11 +69,6 @@ def dtype_of(values: tuple[Any, ...]) -> Any:
     """The dtype of the tensors among values, by one that has axes if there is one."""
     tensors = [value for value in values if is_tensor(value)]
     return next((x for x in tensors if len(x.shape)), tensors[0]).dtype
-
-
-def weak(value: Any, dtype: Any) -> Any:
-    """Return a scalar as a tensor of a dtype: some kernels round numbers to float32."""
-    return value.astype(dtype) if is_tensor(value) else value
 
 
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -68,20 +81,20 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 dtype = value.dtype
                 if dtype is FLOAT16 or dtype is BFLOAT16:
                     result = function(*(wide(v) if is_tensor(v) else v for v in values), **attrs)
-                    return result.astype(dtype) if result.dtype is FLOAT32 else result
+                    return rounded(result, dtype) if result.dtype is FLOAT32 else result
         return function(*values, **attrs)
 
     return call
 
 
 def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Take numbers and any 0-d tensors beside a tensor, all as tensors of its dtype; as `widened`."""
+    """Take numbers and 0-d tensors beside a tensor, as tensors of its dtype; as `widened`."""
 
     @functools.wraps(function)
     def call(*values: Any) -> Tensor:
         dtype = dtype_of(values)
         operands = [wide(constant(value, dtype)) for value in values]
         result = function(*operands)
-        return result.astype(dtype) if result.dtype == operands[0].dtype else result
+        return rounded(result, dtype) if result.dtype == operands[0].dtype else result
 
     return call
