@@ -1,0 +1,39 @@
+"""multigrad's Paddle backend: rules as `paddle.autograd.PyLayer`."""
+
+from __future__ import annotations
+
+import paddle
+
+from multigrad.backend import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+
+from . import attach, bridge, differences, isolate, ops, random, vjp, widening
+
+__all__ = ["backend"]
+
+
+backend = Backend(
+    name="paddle",
+    tensors=Tensors(
+        types=widening.TENSORS,
+        dtype=bridge.dtype,
+        to_numpy=bridge.to_numpy,
+        from_numpy=bridge.from_numpy,
+        is_traced=bridge.is_traced,
+        read_number=bridge.read_number,
+        requires_grad=bridge.requires_grad,
+    ),
+    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED),
+    autodiff=Autodiff(
+        render=attach.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=attach.attach,
+        vjp=vjp.vjp,
+        forbid_derivative=vjp.forbid_derivative,
+        namespace=attach.NAMESPACE,
+        isolate=isolate.isolate,
+    ),
+    draws=Draws(draw_key=random.draw_key, fold_in=random.fold_in, key_pair=random.key_pair),
+    interop=Interop(lend=bridge.lend, borrow=bridge.borrow, outside=paddle.no_grad()),
+    differences=differences.DIFFERENCES,
+)
