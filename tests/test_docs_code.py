@@ -16,6 +16,7 @@ The imports of a page say which packages it needs, and so which environment runs
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -58,6 +59,8 @@ BESIDE = {
     frozenset({"paddle"}): set(),
 }
 ALL = {"torch", "jax", "tensorflow", "keras", "einops", "flax", "optax", "freegrad"}
+# Code of other packages as their users have it, which a page begins from.
+OF_OTHERS = {("docs/tutorials/from_freegrad_or_snntorch.md", "import snntorch")}
 MOST_SECONDS = 10.0  # of work on one core, imports left out
 PAGES = [page for page in pages() if page.blocks]
 
@@ -96,6 +99,34 @@ def test_every_block_is_run_or_is_no_code() -> None:
         if block.language not in SHOWN | RUN
     ]
     assert other == []
+
+
+def test_what_is_shown_as_text_is_no_code() -> None:
+    found = {
+        (page.name, block.text.splitlines()[0])
+        for page in PAGES
+        for block in page.blocks
+        if block.language == "text" and reads_as_code(block.text)
+    }
+    assert found == OF_OTHERS
+
+
+def reads_as_code(text: str) -> bool:
+    """Whether a text is Python that does something."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.Call)
+    return any(isinstance(node, kinds) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_no_value_is_left_where_nobody_sees_it(page: Page) -> None:
+    for node in ast.walk(ast.parse(page.script)):
+        if isinstance(node, ast.Expr):
+            seen = isinstance(node.value, ast.Call | ast.Constant | ast.Yield | ast.Await)
+            assert seen, f"{page.name}:{node.lineno}: print it, and say what it prints"
 
 
 def test_no_code_is_written_by_indentation_alone() -> None:

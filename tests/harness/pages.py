@@ -165,7 +165,7 @@ def promises(script: str) -> dict[int, list[str]]:
             assert node.end_lineno is not None and node.end_col_offset is not None
             last = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
             below = [line.strip() for line in lines[node.end_lineno :]]
-            promised = [last.strip(), *takewhile(lambda line: line.startswith("# "), below)]
+            promised = [last.strip(), *takewhile(lambda line: f"{line} ".startswith("# "), below)]
             found[node.lineno] = [
                 line.removeprefix("# ").strip() for line in promised if line.startswith("# ")
             ]
