@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import paddle
 
-from multigrad.backend import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+from multigrad.backend import Autodiff, Backend, Draws, Imports, Interop, Kernels, Tensors
 
-from . import attach, bridge, differences, isolate, ops, random, vjp, widening
+from . import (
+    attach,
+    bridge,
+    capture,
+    differences,
+    importer,
+    isolate,
+    ops,
+    random,
+    vjp,
+    widening,
+)
 
 __all__ = ["backend"]
 
@@ -35,5 +46,7 @@ backend = Backend(
     ),
     draws=Draws(draw_key=random.draw_key, fold_in=random.fold_in, key_pair=random.key_pair),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, outside=paddle.no_grad()),
+    imports=Imports(import_function=importer.import_function),
     differences=differences.DIFFERENCES,
 )
+_ = capture  # imported for its table
