@@ -71,6 +71,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
 
 def keep_apart() -> None:
     """Tell the reader of bytecode where its graphs end, and which files it need not read."""
+    from paddle.jit.dy2static.utils import TransformOptions
     from paddle.jit.sot.opcode_translator import skip_files
     from paddle.jit.sot.utils.paddle_api_config import add_break_graph_function
 
@@ -79,8 +80,10 @@ def keep_apart() -> None:
     names.add("<multigrad")
     skip_files.skip_file_name_re = re.compile(f"^({'|'.join(map(re.escape, names))})")
     skip_files.setup_skip_files()
-    for call in (Activation.__call__, Function.__call__):
-        add_break_graph_function(call)
+    by_syntax = TransformOptions(TransformOptions.ToStaticMode.AST)
+    for kind in (Activation, Function):
+        add_break_graph_function(kind.__call__)
+        setattr(kind, TransformOptions.TRANSFORM_OPTIONS_ATTR_NAME, by_syntax)
 
 
 keep_apart()
