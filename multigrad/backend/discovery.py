@@ -33,7 +33,13 @@ ON_MOVE: list[Callable[[Any], None]] = []
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """One row of `xg.backends()`."""
+    """One row of `xg.backends()`.
+
+    Examples:
+        >>> row = next(row for row in xg.backends() if row.name == "numpy")
+        >>> row.installed, row.reason
+        (True, None)
+    """
 
     name: str
     installed: bool
@@ -114,7 +120,14 @@ def entry_points() -> Mapping[str, Any]:
 
 
 def backends() -> list[BackendStatus]:
-    """Return one row per backend; no framework is imported."""
+    """Return one row per backend; no framework is imported.
+
+    Examples:
+        >>> "numpy" in [row.name for row in xg.backends() if row.installed]
+        True
+        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
+        [None]
+    """
     return [_status(name) for name in entry_points()]
 
 
