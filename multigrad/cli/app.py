@@ -62,13 +62,16 @@ def report_errors() -> Iterator[None]:
         raise typer.Exit(MISUSED) from error
 
 
-@app.command(epilog="Example: multigrad backends")
-def backends() -> None:
+@app.command(epilog="Example: multigrad backends --load")
+def backends(
+    load: Annotated[
+        bool, typer.Option("--load", help="Import each, to say for certain whether it works.")
+    ] = False,
+) -> None:
     """List the frameworks that multigrad knows, and why one cannot be used."""
-    # To tell whether a framework works is to import it, and TensorFlow talks while it is imported.
-    prepare_environment()
+    prepare_environment()  # TensorFlow talks while it is imported
     table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
-    for row in xg.backends():
+    for row in xg.backends(load=load):
         installed = "yes" if row.installed else "no"
         table.add_row(row.name, installed, row.version or "-", escape(row.reason or ""))
     Console().print(table)

@@ -11,8 +11,12 @@ May import the rooms up to `plotting`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
-from ..backend.discovery import load_backend
+from typing import TYPE_CHECKING
+
+from ..backend.discovery import OWN, load_backend
+from ..backend.installed import why_too_old
 from ..errors import BackendNotFound
+from ..ground.namespace import namespace
 
 try:
     import keras
@@ -22,6 +26,10 @@ except ImportError as error:
     else:
         advice = "install one of tensorflow, torch, jax and name it in KERAS_BACKEND"
     raise BackendNotFound(f"Keras cannot be imported ({error}); {advice}") from error
+
+_OLD = why_too_old("keras", OWN)
+if _OLD is not None:
+    raise BackendNotFound(f"multigrad.keras {_OLD}")
 
 # Before anything is traced: a compiler cannot follow the import of a backend.
 load_backend(keras.config.backend())
@@ -43,3 +51,6 @@ __all__ = [
     "apply_to_gradients",
     "attach",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

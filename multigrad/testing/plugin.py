@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from ..backend.contract import Backend
-from ..backend.discovery import entry_points, load_backend
-from ..errors import UnsupportedOp
+from ..backend.discovery import backends, entry_points, load_backend
+from ..errors import BackendNotFound, UnsupportedOp
 from .memory import Memory
 from .under_test import BackendUnderTest, is_installed, split_names
 
@@ -68,7 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise pytest.UsageError(f"--backends: no backend {unknown}; there are {known}")
-    required = [*asked, *split_names(str(config.getoption("--require")))]
+    unfit = [row for row in backends() if row.name in asked and not row.installed]
+    if unfit:
+        said = "; ".join(f"{row.name}: {row.reason}" for row in unfit)
+        raise pytest.UsageError(f"asked for on the command line but not installed: {said}")
+    required = split_names(str(config.getoption("--require")))
     missing = [name for name in required if not is_installed(name)]
     if missing:
         raise pytest.UsageError(f"asked for on the command line but not installed: {missing}")
@@ -132,7 +136,13 @@ def is_listed(row: Backend, message: str) -> bool:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> BackendUnderTest:
-    """The backend under test."""
+    """The backend under test; one that cannot be loaded and was not asked for is a visible skip."""
+    try:
+        load_backend(request.param)
+    except BackendNotFound as error:
+        if request.param in asked_for(request.config):
+            raise
+        pytest.skip(str(error))
     return BackendUnderTest(request.param)
 
 
