@@ -35,6 +35,7 @@ from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
 from .ranks import Group, Ranks
 from .rows import compositions, rows_of
+from .unwritten import unwritten
 
 __all__ = [
     "ALL",
@@ -92,4 +93,5 @@ __all__ = [
     "make_zeros",
     "ops",
     "rows_of",
+    "unwritten",
 ]
