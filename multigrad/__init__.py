@@ -12,7 +12,6 @@ for.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,16 @@ from typing import TYPE_CHECKING, Any
 from .ground import former as _former  # noqa: F401
 from .ground import threads as _threads  # noqa: F401
 
+# Each name stands here for type checkers, and below with its room.
 if TYPE_CHECKING:
     from . import attribution, estimators, schedule, transforms
+    from . import compat as compat
+    from . import functional as functional
+    from . import hook as hook
+    from . import keras as keras
+    from . import optax as optax
+    from . import testing as testing
+    from . import wrappers as wrappers
     from .attach import attach
     from .attribution import composites
     from .backend.discovery import backends
@@ -159,30 +166,45 @@ _ROOMS = {
     "use": "context",
 }
 _MODULES = {
-    "attribution", "estimators", "functional", "hook", "keras", "optax", "schedule", "testing",
-    "transforms", "wrappers",
+    "attribution", "compat", "estimators", "functional", "hook", "keras", "optax", "schedule",
+    "testing", "transforms", "wrappers",
 }  # fmt: skip
 # Modules that lie in a room of another name.
 _INNER = {"composites": "attribution.composites", "xp": "capture.xp"}
+# What needs a framework to be there at all.
+_NEEDS = {"Activation": "torch", "keras": "keras"}
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
+    from importlib import import_module
+
     if name in _ROOMS:
-        value = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
-    elif name in _MODULES:
-        value = import_module(f".{name}", __name__)
-    elif name in _INNER:
-        value = import_module(f".{_INNER[name]}", __name__)
-    elif name == "__version__":
+        return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+    if name == "__version__":
         return _read_version()
-    else:
-        raise AttributeError(f"module 'multigrad' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    if name in _MODULES or name in _INNER:
+        return import_module(f".{_INNER.get(name, name)}", __name__)
+    from .ground.namespace import missing
+
+    raise missing(__name__, name, _list_names())
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+def _list_names() -> list[str]:
+    from importlib.util import find_spec
+
+    absent = {name for name, framework in _NEEDS.items() if find_spec(framework) is None}
+    return sorted({*__all__, *_MODULES} - absent)
+
+
+# Type checkers would take every name for one that `__getattr__` gives.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        value = globals()[name] = _load(name)
+        return value
+
+    def __dir__() -> list[str]:
+        return _list_names()
 
 
 def _read_version() -> str:

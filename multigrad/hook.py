@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .backend.served import served_by
 
 if TYPE_CHECKING:
     from multigrad_torch.param_hooks import ParamHooks, attach_param_hooks, remove_param_hooks
 
 __all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from .backend.discovery import load_backend
-
-        load_backend("torch")  # says what to install where torch is missing
-        from multigrad_torch import param_hooks
-
-        return getattr(param_hooks, name)
-    raise AttributeError(f"module 'multigrad.hook' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = served_by("torch", "multigrad_torch.param_hooks", __name__, __all__)

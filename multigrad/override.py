@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic
 
 import optree
 
@@ -16,20 +16,30 @@ from .backend.contract import Backend
 from .backend.discovery import in_use, load_backend
 from .errors import MultigradError, RuleError, RuleTypeError
 from .functions.function import Function
+from .ground.typed import P, R
 from .models.over import over
 from .models.recorded import captured
+from .rulebook.rule import Rule
 from .tracing.trace import Value
 
 __all__ = ["Overridden", "override"]
 
 
-def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Overridden:
+def override(
+    function: Callable[P, R], rules: Mapping[Any, str | Rule | Callable[..., Any]] | Composite
+) -> Overridden[P, R]:
     """Return a function that computes what `function` computes; where it calls one of these
     operations, the gradient is the rule's.
 
-    Example:
-        >>> guided = xg.override(lambda x: model.apply(params, x), {"relu": "guided"})
-        >>> heat = jax.grad(lambda x: guided(x)[0, 3])(x)
+    Examples:
+        >>> def score(x):
+        ...     return xp.sum(xp.relu(x) * np.array([1.0, -1.0, 1.0]))
+        >>> guided = xg.override(score, {"relu": "guided"})
+        >>> x = np.array([2.0, 3.0, -1.0])
+        >>> bool(guided(x) == score(x))
+        True
+        >>> xg.vjp(guided, x)[1](np.array(1.0))[0]
+        array([1., 0., 0.])
 
     Args:
         function: of tensors of jax, TensorFlow, torch, or NumPy (there for `xg.vjp`); also a
@@ -50,10 +60,18 @@ def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Overridd
     return Overridden(function, rules)
 
 
-class Overridden:
-    """A function with rules on the operations that it calls; see `override`."""
+class Overridden(Generic[P, R]):
+    """A function with rules on the operations that it calls; see `override`.
 
-    def __init__(self, function: Callable[..., Any], rules: Any) -> None:
+    Examples:
+        >>> guided = xg.override(lambda x: xp.relu(x), {"relu": "guided"})
+        >>> guided.rules
+        {'relu': 'guided'}
+        >>> xg.vjp(guided, np.array([2.0, 3.0]))[1](np.array([1.0, -1.0]))[0]
+        array([1., 0.])
+    """
+
+    def __init__(self, function: Callable[P, R], rules: Any) -> None:
         check(function, rules)
         self.function = function
         self.rules = dict(rules) if isinstance(rules, Mapping) else rules
@@ -67,7 +85,7 @@ class Overridden:
     def __repr__(self) -> str:
         return f"override({self.function!r}, {self.rules!r})"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what the function returns, attached to the rules' gradients."""
         for is_reading, call in self._read:
             if is_reading():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from .active.reads import NUMBERS
 from .calls.bound import BoundFunction
@@ -20,17 +20,18 @@ from .rulebook.names import (
     advance,
     as_registered,
     epoch,
-    get,
     gives_way,
     load_library,
     lock,
     unknown,
 )
+from .rulebook.names import get as find
 from .rulebook.rule import Rule, as_rule, resolve
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
 _numbers = itertools.count()
+_AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 
 
 def register(
@@ -42,22 +43,24 @@ def register(
     dialect: str | None = None,
     prove: bool = True,
     ranges: Mapping[str, str | Range] | None = None,
-) -> Callable[[Any], Rule]:
+) -> Callable[[Callable[..., Any]], Rule]:
     """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
 
-    Example:
-        >>> import multigrad as xg
-        >>> @xg.register("half")
-        ... def half(ctx, grad_out, tin):
-        ...     return 0.5 * grad_out
-
-    Params may have ranges, which are checked wherever a number is given for one:
-
+    Examples:
         >>> @xg.register("window", ranges={"a": "<= b", "slope": "> 0 and finite"})
         ... def window(ctx, grad_out, tin, a=-1.0, b=1.0, slope=1.0):
         ...     return grad_out * slope * ((tin >= a) & (tin <= b))
-        >>> xg.use("window", {"slope": -1.0})
-        RuleValueError: rule 'window': param 'slope' is > 0 and finite, got -1.0
+        >>> with xg.use("window", {"slope": 0.5}):
+        ...     y, pull = xg.vjp(xg.activation("Heaviside"), np.array([-2.0, 0.3]))
+        >>> pull(np.ones(2))[0]
+        array([0. , 0.5])
+        >>> with xg.use("window", {"slope": -1.0}):
+        ...     pass
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: rule 'window': param 'slope' is > 0 and finite, got -1.0
+
+    Params may have ranges, which are checked wherever a number is given for one.
 
     Args:
         name: the name, any non-empty string.
@@ -146,8 +149,32 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
     return rule
 
 
+@overload
+def get(rule: str | Rule) -> Rule: ...
+@overload
+def get(rule: _AnyFunction) -> _AnyFunction: ...
+def get(rule: Any) -> Any:
+    """Return a rule by name; a Rule or a callable is returned as it is.
+
+    Args:
+        rule: a name that `xg.rules()` lists, or a Rule or function, which is returned.
+
+    Raises:
+        RuleError: no rule has that name.
+    """
+    return find(rule)
+
+
 def unregister(name: str) -> None:
     """Remove a rule; one of the library that it took the place of is there again.
+
+    Examples:
+        >>> @xg.register("halved")
+        ... def halved(ctx, grad_out, tin):
+        ...     return 0.5 * grad_out
+        >>> xg.unregister("halved")
+        >>> "halved" in xg.rules()
+        False
 
     Raises:
         RuleError: there is none of that name.
@@ -164,7 +191,12 @@ def unregister(name: str) -> None:
 
 
 def rules() -> list[str]:
-    """Return the names of all rules, sorted."""
+    """Return the names of all rules, sorted.
+
+    Examples:
+        >>> [name for name in xg.rules() if name.startswith("clip")]
+        ['clip_norm', 'clip_rms', 'clip_value', 'clipped_straight_through']
+    """
     load_library()
     return sorted(RULES)
 
@@ -183,11 +215,16 @@ def compose(*parts: Any) -> Any:
     "noise[1].sigma" where several have the name. Bind one to a part with `rule.with_params(...)`,
     `function.bind({...})`. Compositions may be composed, saved and pickled.
 
-    Example:
-        >>> clip_then_noise = xg.compose("clip_norm", xg.get("noise").with_params(sigma=0.01))
-        >>> with xg.use(clip_then_noise, {"clip_norm.max_norm": 1.0}): ...
-        >>> quantized = xg.compose(xg.activation("Tanh"), scale, ste_round)
-        >>> y = quantized(x, step=step)  # what the parts take besides their first argument
+    Examples:
+        >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))
+        >>> clip_then_halve(None, np.array([3.0, 4.0]), None, max_norm=1.0)
+        array([0.3, 0.4])
+        >>> with xg.use(clip_then_halve, {"clip_norm.max_norm": 2.5}):
+        ...     xg.apply_to_gradients({"weight": np.array([3.0, 4.0])})
+        {'weight': array([0.75, 1.  ])}
+        >>> quantized = xg.compose(xg.activation("Tanh"), xg.estimators.ste_round)  # Functions
+        >>> quantized(np.array([-2.0, 0.1, 0.9]))
+        array([-1.,  0.,  1.])
 
     Args:
         parts: names of rules, Rules and functions that are rules; or Functions, bound ones and

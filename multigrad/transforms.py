@@ -1,5 +1,8 @@
 """The rules of FreeGrad's `transforms`, under the function names that it gives them."""
 
+from typing import TYPE_CHECKING
+
+from .ground.namespace import namespace
 from .rules.jamming import full_jam, positive_jam, rectangular_jam
 from .rules.straight_through import linear_derivative as identity
 from .rules.surrogate import rectangular, triangular
@@ -19,3 +22,6 @@ __all__ = [
     "scale",
     "triangular",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from torch import nn
 from multigrad.errors import RuleError
 from multigrad.ground.fixed import FixedParams
 from multigrad.in_force.activation import Activation as AnyActivation
+from multigrad.lowering.names import ActivationName
 from multigrad.rulebook.rule import Rule
 from multigrad.schedule import Schedule
 
@@ -19,6 +20,7 @@ from .compile import call_activation
 from .hooks import is_forward_mode_enabled, note_regions, top_hooks
 from .primitives import find_primitive
 
+T = TypeVar("T")
 COUNT = "_count"  # how the name of a schedule's step ends in a state_dict
 is_compiling = torch.compiler.is_compiling
 
@@ -26,10 +28,15 @@ is_compiling = torch.compiler.is_compiling
 class Activation(nn.Module):
     """An activation whose backward is the rule in force.
 
-    Example:
+    Examples:
+        >>> import torch
         >>> act = xg.Activation("Heaviside")
+        >>> x = torch.tensor([-2.0, 0.25], requires_grad=True)
         >>> with xg.use("triangular"):
         ...     y = act(x)
+        >>> y.sum().backward()
+        >>> x.grad
+        tensor([0.0000, 0.7500])
 
     Args:
         forward: a name that `xg.activations()` lists, in any case, or a function of one tensor;
@@ -54,12 +61,15 @@ class Activation(nn.Module):
     """
 
     spiking = True
+    if TYPE_CHECKING:
+
+        def __call__(self, x: T) -> T: ...
 
     def __init__(
         self,
-        forward: str | Callable[..., Any] = "ReLU",
+        forward: ActivationName | Callable[..., Any] = "ReLU",
         rule: str | Rule | Callable[..., Any] | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
         *,
         at_zero: float | None = None,
         threshold: float | None = None,

@@ -3,6 +3,9 @@
 May import the rooms up to `estimators`; docs/architecture.md has their order.
 """
 
+from typing import TYPE_CHECKING
+
+from ..ground.namespace import namespace
 from . import composites
 from .batch_norm import merge_batch_norm
 from .means import integrated, smooth
@@ -12,3 +15,6 @@ __all__ = [
     "alpha_beta", "composites", "epsilon", "flat", "gamma", "integrated", "merge_batch_norm",
     "norm", "smooth", "wsquare", "zbox", "zplus",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

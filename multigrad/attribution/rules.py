@@ -21,6 +21,13 @@ ZeroParams: TypeAlias = str | Sequence[str] | None
 def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """x * w^T (R / stabilize(z)), with z = w x + b: LRP-epsilon.
 
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
+        >>> layer = xg.attribution.epsilon().over("linear")
+        >>> y, pull = xg.vjp(layer, x, weight, None)
+        >>> pull(y)[0].round(3)  # what each input added to y = 5: 1 * 3 and 2 * 1
+        array([[3., 2.]])
+
     Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 58; `Epsilon` of zennit.
     """
     return make_rule(formulas.EPSILON, zero_params, epsilon=epsilon)
@@ -28,6 +35,12 @@ def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
 
 def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """The share of what adds to z: positive inputs by positive weights, negative by negative.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.zplus().over("linear"), x, weight, None)
+        >>> pull(np.array([[5.0]]))[0].round(3)
+        array([[3., 2., 0.]])
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z+ rule; the marginal
     winning probability of Zhang et al., 2018 (arXiv 1608.00507); `ZPlus` of zennit.
@@ -39,6 +52,12 @@ def gamma(
     gamma: float = 0.25, stabilizer: float = 1e-6, zero_params: ZeroParams = None
 ) -> Relevance:
     """As epsilon where what is of the sign of z counts 1 + gamma times; none where z = 0.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.gamma(1.0).over("linear"), x, weight, None)
+        >>> pull(y)[0].round(3)
+        array([[ 2.667,  1.778, -0.444]])
 
     Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.2.3; for inputs of
     both signs Andeol et al., 2021; `Gamma` of zennit.
@@ -53,6 +72,12 @@ def alpha_beta(
     zero_params: ZeroParams = None,
 ) -> Relevance:
     """alpha times the share of what adds to z, less beta times the share of what takes from it.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.alpha_beta(2.0, 1.0).over("linear"), x, weight, None)
+        >>> pull(np.array([[5.0]]))[0].round(3)
+        array([[ 6.,  4., -5.]])
 
     Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 60; `AlphaBeta` of zennit.
 
@@ -72,6 +97,12 @@ def alpha_beta(
 def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """The share of the weight's square, whatever the input.
 
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.wsquare().over("linear"), x, weight, None)
+        >>> pull(np.array([[10.0]]))[0].round(3)
+        array([[9., 1.]])
+
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the w^2 rule; `WSquare` of
     zennit.
     """
@@ -80,6 +111,12 @@ def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevan
 
 def flat(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """An equal share for each input that is connected.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.flat().over("linear"), x, weight, None)
+        >>> pull(np.array([[10.0]]))[0].round(3)
+        array([[5., 5.]])
 
     Source: Lapuschkin et al., 2019 (doi 10.1038/s41467-019-08987-4); `Flat` of zennit.
     """
@@ -90,6 +127,12 @@ def zbox(
     low: Tensor, high: Tensor, stabilizer: float = 1e-6, zero_params: ZeroParams = None
 ) -> Relevance:
     """The share of x w - low max(w, 0) - high min(w, 0), for inputs known to lie within bounds.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 0.0]]), np.array([[3.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.zbox(0.0, 1.0).over("linear"), x, weight, None)
+        >>> pull(np.array([[4.0]]))[0].round(3)
+        array([[3., 1.]])
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z^B rule; `ZBox` of
     zennit.
@@ -108,5 +151,11 @@ def norm(stabilizer: float = 1e-6) -> Relevance:
 
     The formula of epsilon, whose number here only keeps from dividing by zero. Source: `Norm` of
     zennit.
+
+    Examples:
+        >>> rule = xg.attribution.norm()
+        >>> y, pull = xg.vjp(rule.over("addition"), np.array([3.0]), np.array([1.0]))
+        >>> [part.round(3) for part in pull(np.array([4.0]))[:2]]  # each term gets what it added
+        [array([3.]), array([1.])]
     """
     return make_rule(formulas.NORM, None, stabilizer=stabilizer)

@@ -54,6 +54,11 @@ class BackendStatus:
         installed: whether it can be used, as far as that is known.
         version: the framework's.
         reason: why it cannot be used, and what to type.
+
+    Examples:
+        >>> row = next(row for row in xg.backends() if row.name == "numpy")
+        >>> row.installed, row.reason
+        (True, None)
     """
 
     name: str
@@ -208,6 +213,12 @@ def backends(*, load: bool = False) -> list[BackendStatus]:
     Args:
         load: load each, to know for certain which of them work. Without it no framework is
             imported, and a package that breaks on import shows once it was asked for.
+
+    Examples:
+        >>> "numpy" in [row.name for row in xg.backends() if row.installed]
+        True
+        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
+        [None]
     """
     return [_status(name, load) for name in entry_points()]
 

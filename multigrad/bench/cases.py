@@ -12,6 +12,8 @@ from pathlib import Path
 from multigrad.demo.frameworks import FRAMEWORKS, KERAS_BACKENDS, explain_absence
 from multigrad.errors import BackendNotFound, MultigradError, RuleError, suggest
 
+from ..lowering.names import ActivationName
+
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 WITH_RIVALS = (*BACKENDS, "keras")
 OURS, PLAIN, HAND_WRITTEN, SHORTCUT, FREEGRAD = (
@@ -38,7 +40,7 @@ class OptionError(MultigradError, ValueError):
 class Case:
     """A rule under an activation."""
 
-    forward: str
+    forward: ActivationName
     rule: str
 
     @property

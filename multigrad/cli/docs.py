@@ -21,7 +21,7 @@ from multigrad.inspection import exchanges
 from multigrad.inspection.described import Param, describe_all
 from multigrad.ir.op import Op
 
-from . import attribution_docs, estimator_docs, same_names
+from . import attribution_docs, estimator_docs, same_curves, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 
@@ -145,7 +145,7 @@ def param_in_range(param: Param) -> str:
 
 def render_same_names() -> str:
     """Return the page about rules that share a name."""
-    return page("Same name, different curve", *same_names.parts(table))
+    return page("Same name, different curve", *same_names.parts(table, same_curves.draw_curves))
 
 
 # --- dialects -----------------------------------------------------------------------------------
@@ -213,7 +213,8 @@ def render_fast_kernels() -> str:
         "and TensorFlow have none: their compilers fuse by themselves.",
         table(("row", "what it is", "what was measured"), rows),
         "To turn rows off, for a comparison or because one is suspected:",
-        "```python\nfrom multigrad.lowering.patterns import without\n\n"
+        "```python\nimport torch\nimport multigrad as xg\n"
+        "from multigrad.lowering.patterns import without\n\n"
         'with without("torch.in_place", "torch.square"):\n'
         '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
         'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the '

@@ -4,3 +4,21 @@
 They need torch, not the packages. May import the rooms up to `attach`; docs/architecture.md has
 their order.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..ground.namespace import namespace
+
+if TYPE_CHECKING:
+    from . import norse, snntorch, spikingjelly
+
+__all__ = ["norse", "snntorch", "spikingjelly"]
+
+
+def _load(name: str) -> Any:
+    return import_module(f"{__name__}.{name}")
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__, _load)

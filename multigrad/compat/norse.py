@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..backend.served import served_by
 
 if TYPE_CHECKING:
     from multigrad_torch.compat_norse import methods
 
 __all__ = ["methods"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "methods":
-        from ..backend.discovery import load_backend
-
-        load_backend("torch")  # says what to install where torch is missing
-        from multigrad_torch.compat_norse import methods
-
-        return methods
-    raise AttributeError(f"module 'multigrad.compat.norse' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = served_by("torch", "multigrad_torch.compat_norse", __name__, __all__)

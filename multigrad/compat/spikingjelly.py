@@ -5,9 +5,12 @@ import surrogate`.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..backend.served import served_by
 
 if TYPE_CHECKING:
+    from multigrad.compat import spikingjelly as surrogate  # noqa: PLW0406 (for type checkers)
     from multigrad_torch.compat_spikingjelly import (
         S2NN,
         ATan,
@@ -120,19 +123,8 @@ __all__ = [
     "super_spike_backward",
     "surrogate",
 ]
-surrogate = sys.modules[__name__]  # the packages' own name for the module
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from ..backend.discovery import load_backend
-
-        load_backend("torch")  # says what to install where torch is missing
-        from multigrad_torch import compat_spikingjelly
-
-        return getattr(compat_spikingjelly, name)
-    raise AttributeError(f"module 'multigrad.compat.spikingjelly' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    surrogate = sys.modules[__name__]  # the packages' own name for the module
+    __getattr__, __dir__ = served_by(
+        "torch", "multigrad_torch.compat_spikingjelly", __name__, __all__
+    )

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from multigrad.errors import BackendNotFound, suggest
 
+from ..lowering.names import ActivationName
 from .task import EpochReport, Task, Weights
 
 
@@ -25,11 +26,13 @@ class TrainingLoop(Protocol):
         """Return what runs here and in which version."""
         ...
 
-    def first_gradients(self, task: Task, forward: str, rule: str | None) -> Weights:
+    def first_gradients(self, task: Task, forward: ActivationName, rule: str | None) -> Weights:
         """Return the gradients of the first batch at the initial weights."""
         ...
 
-    def train(self, task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+    def train(
+        self, task: Task, forward: ActivationName, rule: str | None, report: EpochReport
+    ) -> None:
         """Train with SGD; report each epoch."""
         ...
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
 from .frameworks import Framework, TrainingLoop, load
 from .task import FORWARDS, Task, Weights
 
@@ -22,7 +23,7 @@ RULES = (TRUE_DERIVATIVE, "d(Linear)", "rectangular", "triangular")
 class Configuration:
     """What a row of the tables stands for."""
 
-    forward: str
+    forward: ActivationName
     rule: str
 
     @property

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ..lowering.names import ActivationName
 from .task import LEARNING_RATE, EpochReport, Task, Tensor, Weights, backward_rule, batches
 from .train_jax import Logits, Parameters, build, build_predict, load
 
@@ -29,7 +30,7 @@ def join(folder: Path, rank: int, devices: int) -> None:
 
 
 def train(
-    task: Task, forward: str, rule: str | None, devices: int, report: EpochReport
+    task: Task, forward: ActivationName, rule: str | None, devices: int, report: EpochReport
 ) -> tuple[Weights, list[float]]:
     """Train with SGD; return the weights, and the seconds of each step."""
     mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
 from .task import (
     LEARNING_RATE,
     EpochReport,
@@ -40,7 +41,7 @@ def join(folder: Path, rank: int, devices: int) -> None:
 
 
 def train(
-    task: Task, forward: str, rule: str | None, devices: int, report: EpochReport
+    task: Task, forward: ActivationName, rule: str | None, devices: int, report: EpochReport
 ) -> tuple[Weights, list[float]]:
     """Train with SGD; return the weights, and the seconds of each step."""
     model = build(task.weights, xg.Activation(forward))

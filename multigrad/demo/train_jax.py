@@ -10,6 +10,7 @@ import numpy as np
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
 from .task import (
     LEARNING_RATE,
     EpochReport,
@@ -31,7 +32,7 @@ def describe() -> str:
     return f"JAX {jax.__version__} on {jax.default_backend()}"
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
     """Return the gradients of the first batch at the initial weights."""
     differentiate = jax.jit(jax.grad(build_loss(build(forward))))
     with backward_rule(rule):
@@ -40,7 +41,7 @@ def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
     return first, second, third, fourth
 
 
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     compute_logits = build(forward)
     step = build_step(compute_logits)
@@ -60,7 +61,7 @@ def load(weights: Weights) -> Parameters:
     return tuple(jnp.asarray(weight) for weight in weights)
 
 
-def build(forward: str) -> Logits:
+def build(forward: ActivationName) -> Logits:
     """Return the network as a function of its weights and an input."""
     activation = xg.activation(forward)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from multigrad.keras import Activation
 
+from ..lowering.names import ActivationName
 from .task import (
     BATCH,
     CLASSES,
@@ -36,7 +37,7 @@ def describe() -> str:
     return f"Keras {keras.version()} on {keras.config.backend()}"
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
     """Return the gradients of the first batch at the initial weights."""
     # Keras keeps gradients to itself, but a momentum that starts at zero is exactly
     # -rate * gradient after one step.
@@ -48,7 +49,7 @@ def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
     return first, second, third, fourth
 
 
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD in one `fit`; report each epoch."""
     model = build(task.weights, forward, rule, keras.optimizers.SGD(LEARNING_RATE))
     model.fit(
@@ -62,7 +63,10 @@ def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> No
 
 
 def build(
-    weights: Weights, forward: str, rule: str | None, optimizer: keras.optimizers.Optimizer
+    weights: Weights,
+    forward: ActivationName,
+    rule: str | None,
+    optimizer: keras.optimizers.Optimizer,
 ) -> Model:
     """Build and compile the network with the given weights."""
     model = keras.Sequential(

@@ -8,6 +8,7 @@ import numpy as np
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
 from .task import LEARNING_RATE, EpochReport, Task, Weights, batches, first_batch, mean_loss
 
 
@@ -16,13 +17,13 @@ def describe() -> str:
     return f"NumPy {np.__version__}"
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
     """Return the gradients of the first batch at the initial weights."""
     activation = xg.lower(rule, "numpy", forward=forward)
     return differentiate(activation, task.weights, *first_batch(task))[1]
 
 
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     activation = xg.lower(rule, "numpy", forward=forward)
     weights = task.weights

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
 from .task import (
     FEATURES,
     LEARNING_RATE,
@@ -37,7 +38,7 @@ def describe() -> str:
     return f"TensorFlow {tf.__version__}"
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
     """Return the gradients of the first batch at the initial weights."""
     activation = xg.activation(forward)
     variables = load(task.weights)
@@ -47,7 +48,7 @@ def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
     return first, second, third, fourth
 
 
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     activation = xg.activation(forward)
     variables = load(task.weights)

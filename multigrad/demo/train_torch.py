@@ -7,6 +7,7 @@ import torch
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
 from .task import (
     CLASSES,
     FEATURES,
@@ -27,14 +28,14 @@ def describe() -> str:
     return f"PyTorch {torch.__version__}"
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
     """Return the gradients of the first batch at the initial weights."""
     model = build(task.weights, xg.Activation(forward))
     with backward_rule(rule):
         return differentiate(model, task)
 
 
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     model = build(task.weights, xg.Activation(forward))
     with backward_rule(rule):

@@ -6,6 +6,9 @@ Each is a `Function` for every framework; `catalogue()` has them by name.
 May import the rooms up to `rules`; docs/architecture.md has their order.
 """
 
+from typing import TYPE_CHECKING
+
+from ..ground.namespace import namespace
 from .binary import (
     approx_sign,
     magnitude_aware_sign,
@@ -37,3 +40,6 @@ __all__ = [
     "ste_ceil", "ste_floor", "ste_heaviside", "ste_round", "ste_sign", "ste_ternary", "ste_trunc",
     "straight_through", "swish_sign", "vq",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

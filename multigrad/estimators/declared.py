@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..functions.custom_gradient import GradientRecipe
 from ..functions.function import Function
 from ..ground.ranges import Range, read_ranges
 from ..ground.trees import optree
+from ..ground.typed import P, R
 from ..ir.types import FLOATS, T
 from ..tracing.trace import Trace
 from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
@@ -104,8 +105,16 @@ def _padded(recorded: Recorded, count: int) -> Recorded:
     return replace(recorded, pull=pull_all)
 
 
-class Estimator(Function):
+class Estimator(Function[P, R]):
     """A Function of the library.
+
+    Examples:
+        >>> [argument.name for argument in xg.estimators.lsq.arguments]
+        ['x', 'step', 'bits', 'signed', 'scale_gradient']
+        >>> xg.estimators.lsq(np.array([1.0]), -0.5)  # checked at the call
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: function 'lsq': param 'step' is > 0 and finite, got -0.5
 
     Attributes:
         family: the file that it stands in.
@@ -148,14 +157,15 @@ class Estimator(Function):
         found = {each.name: each.range for each in self.arguments if each.range is not None}
         return MappingProxyType(found)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward.
 
         Raises:
             RuleTypeError: an argument is missing, unknown or of another kind.
             RuleValueError: a number is out of its range, or a shape does not fit.
         """
-        return super().__call__(*self.prepare(args, kwargs))
+        given: Any = self.prepare(args, kwargs)
+        return Function.__call__(self, *given)
 
     def complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
@@ -221,12 +231,18 @@ class Estimator(Function):
             )
 
 
+class Declare(Protocol):
+    """What `estimator` returns."""
+
+    def __call__(self, function: Callable[P, Any], /) -> Estimator[P, Any]: ...
+
+
 def estimator(
     *,
     ranges: Mapping[str, str] | None = None,
     shapes: Mapping[str, Fit] | None = None,
     examples: tuple[Any, ...] | None = None,
-) -> Callable[[Callable[..., Any]], Estimator]:
+) -> Declare:
     """Declare a Function of the library.
 
     Args:
@@ -235,7 +251,7 @@ def estimator(
         examples: see `Estimator`.
     """
 
-    def declare(function: Callable[..., Any]) -> Estimator:
+    def declare(function: Callable[P, Any]) -> Estimator[P, Any]:
         made = Estimator(function, ranges or {}, shapes or {}, examples)
         _declared[made.name] = made
         return made
@@ -244,8 +260,15 @@ def estimator(
 
 
 def describe(function: Estimator) -> tuple[str, str, str]:
-    """Return the forward, the gradients and the source of a Function, from its docstring."""
-    text = " ".join(inspect.cleandoc(function.__doc__ or "").split())
+    """Return the forward, the gradients and the source of a Function, from its docstring.
+
+    Examples:
+        >>> forward, gradients, source = xg.estimators.describe(xg.estimators.ste_round)
+        >>> forward, gradients
+        ('x rounded to the nearest integer, ties to even.', 'x: 1.')
+    """
+    said, _, _ = inspect.cleandoc(function.__doc__ or "").partition("Examples:")
+    text = " ".join(said.split())
     forward, _, rest = text.partition("Gradients")
     gradients, _, source = rest.partition("Source: ")
     return forward.strip(), gradients.lstrip(":, ").strip(), source.strip()
@@ -254,7 +277,7 @@ def describe(function: Estimator) -> tuple[str, str, str]:
 def catalogue() -> dict[str, Estimator]:
     """Return the Functions of the library, by name.
 
-    Example:
+    Examples:
         >>> sorted(xg.estimators.catalogue())[:2]
         ['approx_sign', 'bernoulli_st']
     """

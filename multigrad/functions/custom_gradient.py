@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from ..calls.arguments import read_parameters, signature_of
 from ..calls.recipe import Recorded
@@ -18,6 +18,7 @@ from ..capture.dialect import check_dialect
 from ..capture.readings import dialect_of
 from ..capture.signature import name_of
 from ..errors import GradientError
+from ..ground.typed import P, R
 from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace, Value
 from .function import Function
@@ -143,14 +144,20 @@ def call_gradient(
     return grad(upstream)
 
 
+class Decorator(Protocol):
+    """What `custom_gradient` returns where it is given options alone."""
+
+    def __call__(self, function: Callable[P, tuple[R, Any]], /) -> Function[P, R]: ...
+
+
 @overload
 def custom_gradient(
-    function: Callable[..., Any],
+    function: Callable[P, tuple[R, Any]],
     *,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
-) -> Function: ...
+) -> Function[P, R]: ...
 @overload
 def custom_gradient(
     function: None = None,
@@ -158,7 +165,7 @@ def custom_gradient(
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
-) -> Callable[[Callable[..., Any]], Function]: ...
+) -> Decorator: ...
 def custom_gradient(
     function: Callable[..., Any] | None = None,
     *,
@@ -168,13 +175,18 @@ def custom_gradient(
 ) -> Any:
     """Give a function a gradient of its own, on every framework.
 
-    Example:
+    Examples:
         >>> @xg.custom_gradient
         ... def log1pexp(x):
         ...     e = xp.exp(x)
+        ...
         ...     def grad(upstream):
         ...         return upstream * (1 - 1 / (1 + e))
+        ...
         ...     return xp.log(1 + e), grad
+        >>> y, pull = xg.vjp(log1pexp, np.array([0.0, 100.0]))
+        >>> pull(np.ones(2))[0]  # 1 at 100, where the derivative of log(1 + exp(x)) overflows
+        array([0.5, 1. ])
 
     Args:
         function: `f(*args, **kwargs) -> (outputs, grad)`, written with any library. Arguments and

@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
 from ..documents.format import unseal
 from ..ground.trees import optree
+from ..ground.typed import P, R
 from ..ir.array_values import freeze
 from ..ir.graph import Graph, Node
 from ..ir.questions import crossing, note
@@ -57,12 +58,18 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Entries):
+class Function(Entries, Generic[P, R]):
     """A function with a gradient of its own, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called
     with tensors of one framework, it is that framework's own custom gradient; with NumPy arrays, it
     computes the outputs, and `xg.vjp` gives the gradient.
+
+    Examples:
+        >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
+        >>> y, pull = xg.vjp(f, np.array([0.4, 1.6]))
+        >>> y, pull(np.ones(2))[0]
+        (array([0., 2.]), array([1., 1.]))
 
     Attributes:
         name: the name of the function that it was made of.
@@ -118,8 +125,14 @@ class Function(Entries):
         method.native = self.native is not False
         return functools.partial(method, instance)
 
-    def keyed(self, key: Any) -> Function:
+    def keyed(self, key: Any) -> Self:
         """Return this Function with reproducible random draws, the same on every framework.
+
+        Examples:
+            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
+            >>> a, b = draw.keyed(7)(np.zeros(2)), draw.keyed(7)(np.zeros(2))
+            >>> bool((a == b).all())
+            True
 
         Args:
             key: an int as for `jax.random.key`, a jax key, or two uint32; the n-th call from now on
@@ -129,12 +142,14 @@ class Function(Entries):
         other.draws = keyed(key)
         return other
 
-    def bind(self, params: Mapping[str, Any] | None = None, key: Any = None) -> BoundFunction:
+    def bind(self, params: Mapping[str, object] | None = None, key: Any = None) -> BoundFunction:
         """Return this Function with values for some of its arguments, and a key of its own.
 
-        Example:
+        Examples:
             >>> spike = xg.get("triangular").under("Heaviside").bind({"width": 2.0})
-            >>> y = spike(x)
+            >>> y, pull = xg.vjp(spike, np.array([-0.5, 0.5]))
+            >>> pull(np.ones(2))[0]
+            array([0.75, 0.75])
 
         Args:
             params: values by the arguments' names; numbers among them are run-time numbers as in
@@ -150,17 +165,28 @@ class Function(Entries):
         function = self if key is None else self.keyed(key)
         return BoundFunction(function, self.name, self.parameters, params or {})
 
-    def drawing(self, draw_key: Callable[[], Any]) -> Function:
+    def drawing(self, draw_key: Callable[[], Any]) -> Self:
         """Return this Function with another generator: `draw_key` gives each call two uint32,
         perhaps of a trace.
+
+        Examples:
+            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
+            >>> same = draw.drawing(lambda: np.array([0, 7], np.uint32))
+            >>> bool((same(np.zeros(2)) == same(np.zeros(2))).all())
+            True
         """
         other = self._copy()
         other.draws = replace(self.draws, generator=draw_key)
         return other
 
-    def with_defaults(self, values: tuple[Any, ...]) -> Function:
+    def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with values for all arguments but the first, which a call may then
         leave out.
+
+        Examples:
+            >>> clip = xg.function(lambda x, top: xp.minimum(x, top), lambda g, x, top: (g, None))
+            >>> clip.with_defaults((1.0,))(np.array([0.5, 3.0]))
+            array([0.5, 1. ])
         """
         other = self._copy()
         other._entries = {}
@@ -172,15 +198,21 @@ class Function(Entries):
             other.__signature__ = other.parameters
         return other
 
-    def _copy(self) -> Function:
-        other = Function.__new__(type(self))
+    def _copy(self) -> Self:
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._identify()
         return other
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its random draws are reproducible."""
+        """Whether its random draws are reproducible.
+
+        Examples:
+            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
+            >>> draw.is_keyed, draw.keyed(7).is_keyed
+            (False, True)
+        """
         return self.draws.counter is not None
 
     @property
@@ -188,7 +220,7 @@ class Function(Entries):
         """What counts the draws of a keyed Function."""
         return self.draws.counter
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward."""
         for is_reading, call_read, _ in FUNCTION_READERS:
             if is_reading():
@@ -238,6 +270,12 @@ class Function(Entries):
 
         Saved are the forms in which it has been captured: for the kinds of arguments that it was
         called with.
+
+        Examples:
+            >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
+            >>> y = f(np.array([0.4, 1.6]))  # captured for such an argument
+            >>> xg.from_dict(f.to_dict())(np.array([2.7]))
+            array([3.])
 
         Raises:
             TraceError: it has not been captured.

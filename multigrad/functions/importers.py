@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..backend.discovery import load_backend
 from ..errors import UnsupportedOp
+from ..ground.typed import P, R
 from .function import Function
 
 
-def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
+def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
     """Return a `torch.autograd.Function` class as a Function for every framework.
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
@@ -17,9 +19,23 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     graph holds (asserts something of values, is differentiated twice through another class), torch
     runs the class itself.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> class ClippedReLU(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x, limit):
+        ...         ctx.save_for_backward(x)
+        ...         ctx.limit = limit
+        ...         return x.clamp(0.0, limit)
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, grad_out):
+        ...         (x,) = ctx.saved_tensors
+        ...         return grad_out * ((x > 0) & (x < ctx.limit)), None
         >>> clipped = xg.from_autograd_function(ClippedReLU)
-        >>> y = clipped(x, 2.0)  # x: a tensor of torch, jax or TensorFlow, or a NumPy array
+        >>> y, pull = xg.vjp(clipped, np.array([-1.0, 0.5, 3.0]), 2.0)  # now on NumPy
+        >>> y, pull(np.ones(3))[0]
+        (array([0. , 0.5, 2. ]), array([0., 1., 0.]))
 
     Args:
         cls: the class.
@@ -33,14 +49,21 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function:
     return import_from("torch", cls, prove)
 
 
-def from_custom_vjp(f: Any, *, prove: bool = True) -> Function:
+def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a `jax.custom_vjp` function as a Function for every framework.
 
     A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what
     `jax.custom_gradient` makes.
 
-    Example:
-        >>> clip_gradient = xg.from_custom_vjp(clip_gradient)
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> @jax.custom_vjp
+        ... def clip_gradient(x):
+        ...     return x
+        >>> clip_gradient.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1.0, 1.0),))
+        >>> y, pull = xg.vjp(xg.from_custom_vjp(clip_gradient), np.array([5.0, 6.0]))
+        >>> pull(np.array([-3.0, 0.5]))[0]
+        array([-1. ,  0.5])
 
     Args:
         f: the function.
@@ -53,11 +76,17 @@ def from_custom_vjp(f: Any, *, prove: bool = True) -> Function:
     return import_from("jax", f, prove)
 
 
-def from_tf_custom_gradient(f: Any, *, prove: bool = True) -> Function:
+def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
 
-    Example:
-        >>> log1pexp = xg.from_tf_custom_gradient(log1pexp)
+    Examples:
+        >>> import tensorflow as tf
+        >>> @tf.custom_gradient
+        ... def clip_gradient(x):
+        ...     return tf.identity(x), lambda upstream: tf.clip_by_value(upstream, -1.0, 1.0)
+        >>> y, pull = xg.vjp(xg.from_tf_custom_gradient(clip_gradient), np.array([5.0, 6.0]))
+        >>> pull(np.array([-3.0, 0.5]))[0]
+        array([-1. ,  0.5])
 
     Args:
         f: the function.
@@ -70,7 +99,7 @@ def from_tf_custom_gradient(f: Any, *, prove: bool = True) -> Function:
     return import_from("tensorflow", f, prove)
 
 
-def import_from(framework: str, native: Any, prove: bool = True) -> Function:
+def import_from(framework: str, native: Any, prove: bool = True) -> Function[..., Any]:
     """Return a framework's own custom gradient as a Function.
 
     Raises:

@@ -14,6 +14,7 @@ from ..calls.recipe import Recorded
 from ..capture.capture import run_written_in
 from ..capture.dialect import check_dialect
 from ..capture.signature import name_of
+from ..ground.typed import P, R
 from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace
 from .custom_gradient import library_of, named_library, refuse_class
@@ -83,21 +84,26 @@ class PairRecipe(CodeRecipe):
 
 
 def function(
-    forward: Callable[..., Any],
+    forward: Callable[P, R],
     backward: Callable[..., Any] | None = None,
     residuals: Callable[..., Any] | None = None,
     *,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
-) -> Function:
+) -> Function[P, R]:
     """Return a Function of a forward and a backward, for every framework.
 
-    Example:
+    Examples:
         >>> clipped = xg.function(
         ...     lambda x, limit: xp.clip(x, 0.0, limit),
         ...     lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
         ... )
+        >>> y, pull = xg.vjp(clipped, np.array([-1.0, 0.5, 3.0]), 2.0)
+        >>> y
+        array([0. , 0.5, 2. ])
+        >>> pull(np.ones(3))[0]
+        array([0., 1., 0.])
 
     Args:
         forward: `forward(*args) -> outputs`, written with any library. Of an object, or a method of

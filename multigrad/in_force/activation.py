@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from .. import registry
 from ..active.draws import FREE
@@ -24,12 +24,14 @@ from ..context import CURRENT, RuleInForce, apply_now
 from ..ground.fixed import FixedParams
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.names import ActivationName
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.rule import BoundRule, Rule, read_number, rule_over
 from ..rulebook.under import forward_on, put_under
 from ..tracing.trace import Value, dtype_name
 
 Tensor = Any
+T = TypeVar("T")
 
 
 _keys = itertools.count()
@@ -120,7 +122,7 @@ class Activation:
             return RuleInForce(own.bound_rule, active.draws)
         return own
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: T) -> T:
         """Return the activation of x; gradients flow back by the rule in force now."""
         for types, is_reading, call_read in READERS.get(type(x), EVERY_READER):
             if isinstance(x, types) and is_reading():
@@ -300,9 +302,9 @@ def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
 
 
 def activation(
-    forward: str | Callable[..., Any],
+    forward: ActivationName | Callable[..., Any],
     rule: str | Rule | Callable[..., Any] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     *,
     at_zero: float | None = None,
     threshold: float | None = None,
@@ -311,9 +313,16 @@ def activation(
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
-    Example:
-        >>> act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
-        >>> act = xg.activation(torch.nn.functional.hardswish, rule="clipped_straight_through")
+    Examples:
+        >>> spike = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+        >>> y, pull = xg.vjp(spike, np.array([-1.0, 0.5, 3.0]))
+        >>> y
+        array([0., 1., 1.])
+        >>> pull(np.ones(3))[0]
+        array([0.5 , 0.75, 0.  ])
+        >>> rounded = xg.activation(np.round, rule="clipped_straight_through")  # any function of x
+        >>> rounded(np.array([0.4, 0.6]))
+        array([0., 1.])
 
     Args:
         forward: a name that `xg.activations()` lists, in any case, with or without underscores, or

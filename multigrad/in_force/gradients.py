@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import registry
 from ..active.draws import FREE, Counter, Draws, keyed
@@ -19,20 +19,27 @@ from ..errors import BackendNotFound, RuleError
 from ..rulebook.bare import apply_rule
 from ..rulebook.rule import BoundRule, Rule, rule_over
 
+T = TypeVar("T")
+
 
 def apply_to_gradients(
-    grads: Any,
+    grads: T,
     rule: str | Rule | Callable[..., Any] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, object] | None = None,
     *,
     key: Any = None,
     over: Any = None,
     axis_name: Any = None,
-) -> Any:
+) -> T:
     """Apply a rule to each gradient of a pytree, with `tin=None`.
 
-    Example:
-        >>> grads = xg.apply_to_gradients(grads, "clip_norm", {"max_norm": 1.0})
+    Examples:
+        >>> grads = {"weight": np.array([3.0, 4.0]), "bias": np.array([0.1])}
+        >>> xg.apply_to_gradients(grads, "clip_norm", {"max_norm": 1.0})
+        {'weight': array([0.6, 0.8]), 'bias': array([0.1])}
+        >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
+        ...     xg.apply_to_gradients([np.array([0.0, 2.0]), None])
+        [array([0., 1.]), None]
 
     Args:
         grads: a tensor, or a list, tuple, dict or any registered pytree of them; None stays None.

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, overload
 
 from ..active.draws import FREE, Counter, Draws
 from ..active.moving import Moving
@@ -19,23 +19,41 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
 from ..context import ActiveRules, RuleInForce
 from ..errors import BackendNotFound, MultigradError
+from ..ground.typed import P, R
 from ..rulebook.rule import BoundRule, value_token
 
 _serial = itertools.count()
 
 
-def jit(
-    fn: Callable[..., Any] | None = None, framework: str | None = None, **options: Any
-) -> Callable[..., Any]:
+class Decorator(Protocol):
+    """What `jit` returns where it is given options alone."""
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def jit(fn: Callable[P, R], framework: str | None = None, **options: Any) -> Callable[P, R]: ...
+@overload
+def jit(fn: None = None, framework: str | None = None, **options: Any) -> Decorator: ...
+def jit(fn: Any = None, framework: str | None = None, **options: Any) -> Any:
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
     retrace; so is what a schedule (`xg.schedule`) stands at, also that of a layer's own rule.
 
-    Example:
-        >>> step = xg.jit(step)
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> act = xg.activation("Heaviside")
+        >>> @xg.jit
+        ... def slope(x):
+        ...     return jax.grad(lambda x: act(x).sum())(x)
+        >>> x = jnp.array([0.0, 0.25])
         >>> with xg.use("triangular", params={"width": 0.5}):
-        ...     step(weights, batch)
+        ...     print(slope(x))
+        [1.  0.5]
+        >>> with xg.use("rectangular"):  # traced again: never the code of another rule
+        ...     print(slope(x))
+        [1. 1.]
 
     Args:
         fn: the function; without it, a decorator is returned.

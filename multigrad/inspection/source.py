@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..active.moving import Moving
 from ..backend.contract import Backend
@@ -19,21 +19,30 @@ from ..in_force.activation import Activation
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs
+from ..lowering.names import ActivationName
 from ..recipes.examples import find_variant
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
-from ..rulebook.rule import BoundRule, resolve
+from ..rulebook.rule import BoundRule, Rule, resolve
 from ..rulebook.under import RuleUnder
 from ..tracing.trace import NeedsConcrete
 
+AnyRule: TypeAlias = str | Rule | Function | Activation | Callable[..., Any]
+
 
 def lower(
-    rule: Any,
+    rule: AnyRule | None,
     backend: str,
     *,
-    forward: str | Callable[..., Any] = "Linear",
+    forward: ActivationName | Callable[..., Any] = "Linear",
     forward_mode: bool = False,
 ) -> Any:
     """Return the native object: what an expert would have written for this framework.
+
+    Examples:
+        >>> spike = xg.lower("triangular", "numpy", forward="Heaviside")
+        >>> y, pull = spike.vjp(np.array([-0.5, 0.25]))
+        >>> y, pull(np.ones(2))
+        (array([0., 1.]), array([0.5 , 0.75]))
 
     Args:
         rule: a name, a Rule, a function that is a rule, or a Function; None is the forward's true
@@ -60,13 +69,30 @@ def lower(
 
 
 def source(
-    rule: Any,
+    rule: AnyRule | None,
     backend: str,
     *,
-    forward: str | Callable[..., Any] = "Linear",
+    forward: ActivationName | Callable[..., Any] = "Linear",
     standalone: bool = False,
 ) -> str:
     """Return the source that is emitted for a rule under a forward, for reading and pasting.
+
+    Examples:
+        >>> print(xg.source("rectangular", "numpy", forward="Heaviside"))
+        def prepare(wrap, a, b):
+            return (wrap(a), wrap(b),)
+        <BLANKLINE>
+        <BLANKLINE>
+        def forward(tin):
+            return heaviside(tin)
+        <BLANKLINE>
+        <BLANKLINE>
+        def keep(tin, output, a, b, n1, n2):
+            return (and_(tin >= n1, tin <= n2),)
+        <BLANKLINE>
+        <BLANKLINE>
+        def backward(grad_out, kept, a, b, n1, n2):
+            return mul_into(cast(kept, dtype=grad_out.dtype), grad_out)
 
     Args:
         rule: as `lower` takes it, or an activation (`xg.activation(...)`), which has a forward and

@@ -11,9 +11,12 @@ May import the rooms up to `plotting`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..backend.discovery import OWN, load_backend
 from ..backend.installed import why_too_old
 from ..errors import BackendNotFound
+from ..ground.namespace import namespace
 
 try:
     import keras
@@ -48,3 +51,6 @@ __all__ = [
     "apply_to_gradients",
     "attach",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

@@ -19,6 +19,7 @@ from ..passes.simplify import simplify
 from ..tracing import xp_all as xp
 from ..tracing.derivatives import pullback
 from ..tracing.trace import Trace, Value, apply
+from .names import ActivationName
 
 Step = Callable[[Value, Value, float], Value]
 
@@ -131,17 +132,20 @@ _BY_PLAIN_NAME = {
 _WITH_VALUE = re.compile(r"(?P<name>[^()]+)\(\s*(?P<setting>\w+)\s*=(?P<value>[^()=]+)\)")
 
 
-def activations() -> list[str]:
+def activations() -> list[ActivationName]:
     """Return the names of all activations, in the order of the documentation.
 
-    Example:
-        >>> for name in xg.activations():
-        ...     act = xg.activation(name)
+    Examples:
+        >>> "Heaviside" in xg.activations()
+        True
+        >>> [name for name in xg.activations() if name.startswith("S")]
+        ['SiLU', 'Softplus', 'Sign']
 
     They are taken in any case, with or without underscores, and by other names that are usual:
     "sigmoid" is "Logistic", "step" is "Heaviside", "swish" is "SiLU", "identity" is "Linear".
     """
-    return list(ACTIVATIONS)
+    names: list[Any] = list(ACTIVATIONS)
+    return names
 
 
 def find_forward(

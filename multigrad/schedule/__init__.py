@@ -12,9 +12,15 @@ May import the rooms up to `active`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ..ground.namespace import namespace
 from .makers import cosine, exponential, from_dict, linear, of, piecewise
 from .schedule import Schedule
 
 __all__ = [
     "Schedule", "cosine", "exponential", "from_dict", "linear", "of", "piecewise",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

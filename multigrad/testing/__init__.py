@@ -8,6 +8,12 @@ Nothing here needs pytest but `multigrad.testing.conformance`, the suite of a ba
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ..ground.namespace import namespace
 from .assertions import assert_gradients, assert_parity
 
 __all__ = ["assert_gradients", "assert_parity"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)
