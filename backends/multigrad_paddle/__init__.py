@@ -4,9 +4,30 @@ from __future__ import annotations
 
 import paddle
 
-from multigrad.backend import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+from multigrad.backend import (
+    Autodiff,
+    Backend,
+    Compiler,
+    Draws,
+    Imports,
+    Interop,
+    Kernels,
+    Tensors,
+)
 
-from . import attach, bridge, differences, isolate, ops, random, vjp, widening
+from . import (
+    attach,
+    bridge,
+    capture,
+    compile,
+    differences,
+    importer,
+    isolate,
+    ops,
+    random,
+    vjp,
+    widening,
+)
 
 __all__ = ["backend"]
 
@@ -34,6 +55,13 @@ backend = Backend(
         isolate=isolate.isolate,
     ),
     draws=Draws(draw_key=random.draw_key, fold_in=random.fold_in, key_pair=random.key_pair),
+    compiler=Compiler(
+        jit=compile.jit,
+        read_activation=(compile.ACTIVATIONS,),
+        read_function=(compile.FUNCTIONS,),
+    ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, outside=paddle.no_grad()),
+    imports=Imports(import_function=importer.import_function),
     differences=differences.DIFFERENCES,
 )
+_ = capture  # imported for its table

@@ -23,6 +23,7 @@ from .widening import (
     differ,
     dtype_of,
     equal,
+    factor,
     is_float,
     is_half,
     is_tensor,
@@ -48,7 +49,13 @@ def sub(a: Any, b: Any) -> Tensor:
 
 @widened
 def mul(a: Any, b: Any) -> Tensor:
-    return a * b
+    # Paddle (3.3) adds 0.0 to what it multiplies by a number, and nothing is left of -0.0.
+    return paddle.multiply(a, factor(b, a)) if is_tensor(a) else paddle.multiply(b, factor(a, b))
+
+
+@widened
+def neg(x: Tensor) -> Tensor:
+    return paddle.multiply(x, factor(-1, x))
 
 
 @widened
@@ -58,8 +65,12 @@ def div(a: Any, b: Any) -> Tensor:
 
 @aligned
 def power(a: Tensor, b: Tensor) -> Tensor:
-    # paddle.pow (3.3): the largest float64 to the power of one is infinite.
-    return paddle.where(equal(b, 1), a, paddle.pow(a, b))
+    result = paddle.pow(a, b)
+    if a.dtype != FLOAT64:
+        return result
+    # paddle.pow (3.3): infinite from 2 eps below the largest float64.
+    root = paddle.pow(paddle.abs(a), 0.5 * b)
+    return paddle.where(paddle.isinf(result) & (result > 0), root * root, result)
 
 
 def pow(a: Any, b: Any) -> Tensor:

@@ -43,7 +43,7 @@ def rounded(x: Tensor, dtype: Any) -> Tensor:
     if x.dtype is dtype:
         return x
     if dtype == FLOAT16 and (x.dtype == FLOAT32 or x.dtype == FLOAT64):
-        x = paddle.where(paddle.abs(x) < 2.0**-25, x * 0.0, x)
+        x = paddle.where(paddle.abs(x) < 2.0**-25, paddle.multiply(x, paddle.zeros_like(x)), x)
     return x.astype(dtype)
 
 
@@ -63,6 +63,27 @@ def constant(value: Any, dtype: Any) -> Tensor:
     if dtype == FLOAT16 and abs(value) >= 65520.0:
         value = math.copysign(math.inf, value)
     return paddle.full([], value, dtype)
+
+
+CONSTANTS: dict[tuple[float, Any], Tensor] = {}
+MOST_CONSTANTS = 1024
+ON_CPU = not paddle.is_compiled_with_cuda()
+
+
+def factor(value: Any, x: Tensor) -> Tensor:
+    """A number as a factor of x; those of a CPU are kept, which takes a tenth of the time."""
+    if is_tensor(value):
+        return value
+    key = value, x.dtype
+    known = CONSTANTS.get(key)
+    if known is not None and value and paddle.in_dynamic_mode():
+        return known
+    made = constant(value, x.dtype)
+    if ON_CPU and value and paddle.in_dynamic_mode():
+        if len(CONSTANTS) >= MOST_CONSTANTS:
+            CONSTANTS.clear()
+        CONSTANTS[key] = made
+    return made
 
 
 def dtype_of(values: tuple[Any, ...]) -> Any:
