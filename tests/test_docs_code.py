@@ -30,6 +30,7 @@ from .harness.pages import (
     Page,
     blocks_of,
     code_shown,
+    commands_of,
     needs,
     not_printed,
     pages,
@@ -156,6 +157,31 @@ def test_every_command_is_ours_or_one_that_is_known(page: Page) -> None:
         for file in (found.groupdict().get("file") for found in known):
             titles = {block.title for block in page.blocks}
             assert file is None or file in titles or file == "train.py" or (ROOT / file).is_file()
+
+
+@pytest.mark.needs("typer", "rich")
+def test_every_option_that_a_page_names_exists() -> None:
+    import typer
+
+    from multigrad.cli.app import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name: {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        for name, command in commands.items()
+    }
+    lines = [line for page in PAGES for block in page.blocks for line in named_in(block)]
+    assert len(lines) > 30
+    for line in lines:
+        name, *words = line.split()[1:]
+        asked = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+        assert name.startswith("-") or asked <= options[name], line
+
+
+def named_in(block: Block) -> list[str]:
+    """Return the commands of ours in a block, those of a transcript among them."""
+    commands = commands_of(block.text) if block.language in ("console", "text") else []
+    return [line.partition("  #")[0] for line in commands if line.startswith("multigrad ")]
 
 
 def not_commands(block: Block) -> list[str]:
