@@ -177,7 +177,7 @@ def find_names(names: Sequence[str] | None) -> list[str]:
 
 
 def backends_installed() -> list[Any]:
-    return [row for row in backends() if row.installed]
+    return [row for row in backends(load=True) if row.installed]
 
 
 def _run(
