@@ -93,7 +93,8 @@ def run_notebook(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
     import nbformat
 
     done = nbformat.from_dict(notebook)
-    client = nbclient.NotebookClient(done, timeout=300, kernel_name="python3")
+    # On a busy machine a kernel may take more than the usual minute to start.
+    client = nbclient.NotebookClient(done, timeout=300, startup_timeout=300, kernel_name="python3")
     client.execute(cwd=str(folder))
     for cell in done.cells:
         cell.metadata = {}  # times
