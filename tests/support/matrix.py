@@ -131,8 +131,8 @@ def overview() -> Iterator[str]:
         lines.append(f"| {transform} | {counts} |")
     yield "## At a glance"
     yield (
-        f"How many of the {len(KINDS)} kinds work; *none of its own*: the framework has no such "
-        "transform, or it is another row."
+        f"How many of the {len(KINDS)} kinds work; nothing: the framework has no such transform, or "
+        "it is another row."
     )
     yield "\n".join(lines)
 
@@ -140,7 +140,7 @@ def overview() -> Iterator[str]:
 def counted(backend: str, transform: str) -> str:
     """Return how many kinds work with a transform."""
     if transform not in rows_of(backend)[0]:
-        return "*none of its own*"
+        return ""
     found = [declared(backend, transform, kind) for kind in KINDS]
     meant = [each for each in found if not (isinstance(each, Note) and each.absent)]
     works = [each for each in meant if not isinstance(each, Refused)]
