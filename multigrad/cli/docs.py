@@ -131,8 +131,8 @@ def render_rules() -> str:
         f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
         "input of the forward. *Example*: what comes of `grad_out` = 1 at `tin` = -1, -0.5, 0, 0.5 "
         "and 1, with the default params. A rule on a parameter's gradient gets no `tin`; the fifth "
-        "column says what it then does. Beside a param's default stands its range: a number out of it is "
-        "an error where it is given.",
+        "column says what it then does. Beside a param's default stands its range: a number out of "
+        "it is an error where it is given.",
         "*Over shards*: what the rule exchanges where a tensor is a part of an array, "
         '`over="global"`; see [devices](devices.md).',
         bullets(exchanges.KINDS),
@@ -147,7 +147,7 @@ def render_rules() -> str:
                 "source",
             ),
             rows,
-        ),  # fmt: skip
+        ),
     )
 
 

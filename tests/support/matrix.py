@@ -131,8 +131,8 @@ def overview() -> Iterator[str]:
         lines.append(f"| {transform} | {counts} |")
     yield "## At a glance"
     yield (
-        f"How many of the {len(KINDS)} kinds work; nothing: the framework has no such transform, or "
-        "it is another row."
+        f"How many of the {len(KINDS)} kinds work; nothing: the framework has no such transform, "
+        "or it is another row."
     )
     yield "\n".join(lines)
 
