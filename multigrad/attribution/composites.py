@@ -250,6 +250,10 @@ def epsilon_plus(
 ) -> Composite:
     """z-plus for convolutions, epsilon for linear layers.
 
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlus` of zennit.
+
+    Arguments are those of `epsilon_gamma_box`.
+
     Examples:
         >>> xg.composites.epsilon_plus().rule("convolution")
         zplus(stabilizer=1e-06)
