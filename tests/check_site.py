@@ -62,7 +62,9 @@ class Found(HTMLParser):
         elif tag == "link" and kinds & {"next", "prev"}:
             self.links.append(given.get("href", ""))
         for name in LOADS.get(tag, ()):
-            self.loads += [part.split()[0] for part in given.get(name, "").split(",") if part.split()]
+            self.loads += [
+                part.split()[0] for part in given.get(name, "").split(",") if part.split()
+            ]
         self.loads += IN_CSS.findall(given.get("style", ""))
         for part, name in PARTS_THAT_LOAD.items():
             if part in given.get(name, "").split():

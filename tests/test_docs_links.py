@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted(path for top in ("multigrad", "backends") for path in (ROOT / top).rglob("*.py"))
 FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1`* *$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]^]+\]: +(\S+)", re.MULTILINE)
+LINK = re.compile(
+    r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]^]+\]: +(\S+)", re.MULTILINE
+)
 INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 # What mkdocs makes of a page that is written when the site is built.
 BUILT = {"docs/rules_and_estimators.html"}

@@ -18,7 +18,6 @@ from collections import defaultdict
 from pathlib import Path
 from types import CodeType, ModuleType
 
-
 # They take minutes; their options are looked up in place of a run.
 LONG = (["demo"], ["bench"])
 
