@@ -1,4 +1,4 @@
-"""What Paddle's kernels do differently (paddle 3.3, CPU); see `multigrad/backend/differences.py`."""
+"""What Paddle's kernels do differently (paddle 3.3, CPU); `multigrad/backend/differences.py`."""
 
 from __future__ import annotations
 

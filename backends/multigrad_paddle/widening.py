@@ -68,7 +68,8 @@ def constant(value: Any, dtype: Any) -> Tensor:
         return rounded(value, dtype)
     if not (KEEPS_CONSTANTS and paddle.in_dynamic_mode()):
         return made(value, dtype)
-    key = value if value and value == value else str(value), dtype  # -0.0 equals 0.0
+    is_own = value and not math.isnan(value)  # -0.0 equals 0.0, and NaN nothing
+    key = value if is_own else str(value), dtype
     known = CONSTANTS.get(key)
     if known is None:
         if len(CONSTANTS) >= MOST_CONSTANTS:
