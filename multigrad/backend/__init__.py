@@ -45,6 +45,7 @@ from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
 from .ranks import Group, Ranks
 from .rows import compositions, rows_of
+from .unwritten import unwritten
 
 __all__ = [
     "ALL",
@@ -114,4 +115,5 @@ __all__ = [
     "random",
     "rows_of",
     "tile_shape",
+    "unwritten",
 ]

@@ -379,6 +379,23 @@ def bench(
     raise typer.Exit(code)
 
 
+@app.command(epilog="Example: multigrad new-backend mylib --out multigrad-mylib")
+def new_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How the framework is imported.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
+    ] = None,
+) -> None:
+    """Write a package to begin a backend with; the conformance suite lists what is left to do."""
+    from multigrad.cli.new_backend import write_package
+
+    with report_errors():
+        for path in write_package(name, out):
+            typer.echo(path)
+    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
+    typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
+
+
 @app.command(hidden=True, epilog="Example: multigrad docs --out docs")
 def docs(
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("docs"),
