@@ -10,7 +10,7 @@ from multigrad.backend import RuleValueError, UnsupportedOp, dtype_name
 from multigrad.backend import random as core
 
 from .bridge import from_numpy, to_numpy
-from .elementwise import Arithmetic
+from .special import Arithmetic
 from .widening import FLOAT32, FLOAT64, INT64, Tensor, is_tensor, rounded
 
 
