@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from .test_examples import read_numbers, run_example
 
 pytestmark = pytest.mark.needs("paddle")
 X = np.array([[-1.5, -0.4, 0.2], [0.7, 1.2, 3.0]])
@@ -258,6 +261,12 @@ def test_a_branch_on_a_tensor_names_the_line() -> None:
 
     with pytest.raises(xg.TraceError, match=r"test_paddle\.py"):
         branching(None, X, X)
+
+
+def test_the_example_trains_what_has_no_gradient_of_its_own(tmp_path: Path) -> None:
+    output = run_example("19_paddle.py", tmp_path)
+    without, with_rule = (read_numbers(line)[0] for line in output.splitlines()[-2:])
+    assert with_rule > 0.8 > without + 0.1
 
 
 # --- beside others --------------------------------------------------------------------------------
