@@ -163,6 +163,22 @@ def test_a_pylayer_that_lacks_a_gradient_says_how_many_it_returned() -> None:
         xg.vjp(xg.from_autograd_function(Short), X, X)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_region_that_runs_again_has_the_rule_of_its_first_run(reentrant: bool) -> None:
+    from paddle.distributed.fleet.utils import recompute
+
+    act, x = xg.activation("ReLU"), tensor()
+
+    def region(x: Any) -> Any:
+        return act(x * 1.0)
+
+    with xg.use("triangular"):
+        y = recompute(region, x, use_reentrant=reentrant)
+        expected = gradient(region, tensor())
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
 @pytest.mark.parametrize("compiled", ["xg.jit", "to_static"])
 def test_compiled_code_follows_the_rule_in_force(compiled: str) -> None:
     import paddle
