@@ -198,7 +198,7 @@ class NotProvenWarning(UserWarning):
     Examples:
         >>> import warnings
         >>> with warnings.catch_warnings():
-        ...     warnings.simplefilter("error", xg.errors.NotProvenWarning)  # beside MULTIGRAD_PROVE=all
+        ...     warnings.simplefilter("error", xg.errors.NotProvenWarning)  # in a test suite
         ...     xg.get("triangular")(None, np.ones(1), np.array([0.25]))
         array([0.75])
     """

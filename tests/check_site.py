@@ -16,7 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# What a browser loads by itself: the attributes of these tags, and those of a `link` of these kinds.
+# What a browser loads by itself: these attributes of tags, and a `link` of these kinds.
 LOADS = {
     "audio": ("src",),
     "embed": ("src",),
@@ -62,7 +62,8 @@ class Found(HTMLParser):
         elif tag == "link" and kinds & {"next", "prev"}:
             self.links.append(given.get("href", ""))
         for name in LOADS.get(tag, ()):
-            self.loads += [part.split()[0] for part in given.get(name, "").split(",") if part.split()]
+            parts = given.get(name, "").split(",") if name == "srcset" else [given.get(name, "")]
+            self.loads += [part.split()[0] for part in parts if part.split()]
         self.loads += IN_CSS.findall(given.get("style", ""))
         for part, name in PARTS_THAT_LOAD.items():
             if part in given.get(name, "").split():
@@ -102,9 +103,13 @@ def broken(site: Path, pages: dict[Path, Found]) -> Iterator[str]:
             name = page.relative_to(site.resolve())
             if not target.is_file():
                 yield f"{name}: {address}: no such file"
-            elif parts.fragment and target in pages and "=" not in parts.fragment:
-                if unquote(parts.fragment) not in pages[target].anchors | {"__skip", "top"}:
-                    yield f"{name}: {address}: no such anchor"
+            elif not has_anchor(pages.get(target), unquote(parts.fragment)):
+                yield f"{name}: {address}: no such anchor"
+
+
+def has_anchor(found: Found | None, fragment: str) -> bool:
+    """Whether a fragment leads somewhere; one with `=` holds what a page's script reads."""
+    return found is None or not fragment or "=" in fragment or fragment in found.anchors
 
 
 def requests(site: Path, pages: dict[Path, Found]) -> Iterator[str]:

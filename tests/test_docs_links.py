@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted(path for top in ("multigrad", "backends") for path in (ROOT / top).rglob("*.py"))
 FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1`* *$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]^]+\]: +(\S+)", re.MULTILINE)
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]^]+\]: +(\S+)", re.MULTILINE)
 INCLUDED = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 # What mkdocs makes of a page that is written when the site is built.
 BUILT = {"docs/rules_and_estimators.html"}
@@ -34,7 +34,7 @@ def links(text: str) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors of a page's headings: those that are the same on GitHub and in the site."""
+    """Return the anchors of a page's headings that are the same on GitHub and in the site."""
     text = FENCED.sub("", path.read_text(encoding="utf-8"))
     text = INCLUDED.sub(lambda found: (ROOT / found[1]).read_text(encoding="utf-8"), text)
     found = set(re.findall(r"\{ ?#([\w.-]+)[^}]*\}", text)) | set(re.findall(r'id="([^"]+)"', text))

@@ -21,14 +21,14 @@ ZeroParams: TypeAlias = str | Sequence[str] | None
 def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """x * w^T (R / stabilize(z)), with z = w x + b: LRP-epsilon.
 
+    Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 58; `Epsilon` of zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
         >>> layer = xg.attribution.epsilon().over("linear")
         >>> y, pull = xg.vjp(layer, x, weight, None)
         >>> pull(y)[0].round(3)  # what each input added to y = 5: 1 * 3 and 2 * 1
         array([[3., 2.]])
-
-    Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 58; `Epsilon` of zennit.
     """
     return make_rule(formulas.EPSILON, zero_params, epsilon=epsilon)
 
@@ -36,14 +36,14 @@ def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
 def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """The share of what adds to z: positive inputs by positive weights, negative by negative.
 
+    Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z+ rule; the marginal
+    winning probability of Zhang et al., 2018 (arXiv 1608.00507); `ZPlus` of zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
         >>> y, pull = xg.vjp(xg.attribution.zplus().over("linear"), x, weight, None)
         >>> pull(np.array([[5.0]]))[0].round(3)
         array([[3., 2., 0.]])
-
-    Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z+ rule; the marginal
-    winning probability of Zhang et al., 2018 (arXiv 1608.00507); `ZPlus` of zennit.
     """
     return make_rule(formulas.ZPLUS, zero_params, stabilizer=stabilizer)
 
@@ -53,14 +53,14 @@ def gamma(
 ) -> Relevance:
     """As epsilon where what is of the sign of z counts 1 + gamma times; none where z = 0.
 
+    Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.2.3; for inputs of
+    both signs Andeol et al., 2021; `Gamma` of zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
         >>> y, pull = xg.vjp(xg.attribution.gamma(1.0).over("linear"), x, weight, None)
         >>> pull(y)[0].round(3)
         array([[ 2.667,  1.778, -0.444]])
-
-    Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.2.3; for inputs of
-    both signs Andeol et al., 2021; `Gamma` of zennit.
     """
     return make_rule(formulas.GAMMA, zero_params, gamma=gamma, stabilizer=stabilizer)
 
@@ -73,13 +73,13 @@ def alpha_beta(
 ) -> Relevance:
     """alpha times the share of what adds to z, less beta times the share of what takes from it.
 
+    Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 60; `AlphaBeta` of zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
         >>> y, pull = xg.vjp(xg.attribution.alpha_beta(2.0, 1.0).over("linear"), x, weight, None)
         >>> pull(np.array([[5.0]]))[0].round(3)
         array([[ 6.,  4., -5.]])
-
-    Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 60; `AlphaBeta` of zennit.
 
     Raises:
         RuleValueError: alpha - beta is not 1, or one of them is below 0.
@@ -97,14 +97,14 @@ def alpha_beta(
 def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """The share of the weight's square, whatever the input.
 
+    Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the w^2 rule; `WSquare` of
+    zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
         >>> y, pull = xg.vjp(xg.attribution.wsquare().over("linear"), x, weight, None)
         >>> pull(np.array([[10.0]]))[0].round(3)
         array([[9., 1.]])
-
-    Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the w^2 rule; `WSquare` of
-    zennit.
     """
     return make_rule(formulas.WSQUARE, zero_params, stabilizer=stabilizer)
 
@@ -112,13 +112,13 @@ def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevan
 def flat(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """An equal share for each input that is connected.
 
+    Source: Lapuschkin et al., 2019 (doi 10.1038/s41467-019-08987-4); `Flat` of zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
         >>> y, pull = xg.vjp(xg.attribution.flat().over("linear"), x, weight, None)
         >>> pull(np.array([[10.0]]))[0].round(3)
         array([[5., 5.]])
-
-    Source: Lapuschkin et al., 2019 (doi 10.1038/s41467-019-08987-4); `Flat` of zennit.
     """
     return make_rule(formulas.FLAT, zero_params, stabilizer=stabilizer)
 
@@ -128,14 +128,14 @@ def zbox(
 ) -> Relevance:
     """The share of x w - low max(w, 0) - high min(w, 0), for inputs known to lie within bounds.
 
+    Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z^B rule; `ZBox` of
+    zennit.
+
     Examples:
         >>> x, weight = np.array([[1.0, 0.0]]), np.array([[3.0], [-1.0]])
         >>> y, pull = xg.vjp(xg.attribution.zbox(0.0, 1.0).over("linear"), x, weight, None)
         >>> pull(np.array([[4.0]]))[0].round(3)
         array([[3., 1.]])
-
-    Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z^B rule; `ZBox` of
-    zennit.
 
     Args:
         low: the least value of the input: a number, or a tensor of the model's framework that

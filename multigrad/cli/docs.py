@@ -36,6 +36,7 @@ def write_docs(folder: Path) -> list[Path]:
     paths = []
     for name, render in PAGES.items():
         path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(), encoding="utf-8")
         paths.append(path)
     return paths
@@ -361,6 +362,16 @@ def render_estimators() -> str:
     )
 
 
+# --- the command ----------------------------------------------------------------------------------
+
+
+def render_command() -> str:
+    """Return the page about the command."""
+    from . import command_docs  # the only page that needs typer
+
+    return page("The command", *command_docs.parts())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
@@ -371,4 +382,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
     "conversions.md": render_conversions,
+    "reference/command.md": render_command,
 }

@@ -94,12 +94,12 @@ def swish_sign(x: Tensor, beta: float = 5.0) -> Any:
 
     Gradients: x: beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)) with u = beta * x; nothing overflows.
 
+    Source: Darabi et al., 2018 (BNN+, arXiv 1812.11800); `swish_sign` of larq.
+
     Examples:
         >>> y, pull = xg.vjp(xg.estimators.swish_sign, np.array([-1.0, 0.0, 0.5]))
         >>> y, pull(np.ones(3))[0].round(3)
         (array([-1.,  1.,  1.]), array([-0.195,  5.   , -0.085]))
-
-    Source: Darabi et al., 2018 (BNN+, arXiv 1812.11800); `swish_sign` of larq.
     """
 
     def grad(grad_out: Tensor) -> Tensor:

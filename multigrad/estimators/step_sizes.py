@@ -134,13 +134,13 @@ def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
     inside of a segment of width w, else 0; widths: -(x - left end) / w**2 for the own one, -1 / w
     for those before it; start: -1 / w; summed to their shapes. A segment owns its right end.
 
+    Source: Liu et al., 2022 (Nonuniform-to-Uniform Quantization, arXiv 2111.14826).
+
     Examples:
         >>> x, widths = np.array([0.2, 0.8, 1.6, 3.0]), np.array([1.0, 0.5, 0.75])
         >>> y, pull = xg.vjp(xg.estimators.n2uq, x, widths, 0.0)
         >>> y, pull(np.ones(4))[0].round(3)
         (array([0., 1., 2., 3.]), array([1.   , 1.   , 1.333, 0.   ]))
-
-    Source: Liu et al., 2022 (Nonuniform-to-Uniform Quantization, arXiv 2111.14826).
     """
     lengths = widened(widths)
     right = xp.cumsum(lengths, axis=0) + widened(start)

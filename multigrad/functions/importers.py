@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..backend.discovery import load_backend
+from ..backend.discovery import entry_points, load_backend
 from ..errors import UnsupportedOp
 from ..ground.typed import P, R
 from .function import Function
 
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
-    """Return a `torch.autograd.Function` class as a Function for every framework.
+    """Return a `torch.autograd.Function` class as a Function for every framework; also a class of
+    another framework that imports such (`paddle.autograd.PyLayer`).
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
     taken: a forward that gets `ctx`, and one with `setup_context`. Where the class does more than a
@@ -46,7 +47,14 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., An
         TraceError: at a call in another framework; it cannot be captured.
         AssertionError: at a call; what it asserts of small tensors, known then, does not hold.
     """
-    return import_from("torch", cls, prove)
+    return import_from(framework_of(cls), cls, prove)
+
+
+def framework_of(cls: Any) -> str:
+    """Return the framework that a class comes from; torch's for what comes from none."""
+    modules = [str(getattr(base, "__module__", "")) for base in getattr(cls, "__mro__", ())]
+    roots = [module.partition(".")[0] for module in modules]
+    return next((root for root in roots if root in entry_points()), "torch")
 
 
 def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:

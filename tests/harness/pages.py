@@ -89,11 +89,14 @@ def blocks_of(text: str) -> Iterator[Block]:
         opened = FENCE.match(line)
         if opened is None:
             continue
-        closes = re.compile(rf" *{re.escape(opened['fence'])}`* *$")
-        inner = [text for _, text in takewhile(lambda row: not closes.match(row[1]), lines)]
+        inner = []
+        for _, within in lines:
+            if within.strip().startswith(opened["fence"]):
+                break
+            inner.append(within)
         title = re.search(r'title="([^"]*)"', opened["info"])
-        text = textwrap.dedent("\n".join(inner))
-        yield Block(opened["language"], title[1] if title else "", text, start + 1)
+        dedented = textwrap.dedent("\n".join(inner))
+        yield Block(opened["language"], title[1] if title else "", dedented, start + 1)
 
 
 def commands_of(text: str) -> list[str]:

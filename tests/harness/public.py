@@ -151,7 +151,7 @@ def public_names() -> dict[str, str]:
 def find(name: str) -> Any:
     """Return the object of a dotted name."""
     parts = name.split(".")
-    for i in range(len(parts), 0, -1):
+    for i in range(max(len(parts) - 1, 1), 0, -1):  # a name before a room that is called so too
         try:
             found = importlib.import_module(".".join(parts[:i]))
         except ModuleNotFoundError:
@@ -173,7 +173,15 @@ def directives(page: str) -> set[str]:
         members = re.search(r"members:\s*\[([^\]]*)\]", options.group(0) if options else "")
         if members:
             found |= {f"{name.strip()}.{each.strip()}" for each in members[1].split(",")}
+        elif "." in name and is_module(name.strip()):
+            found |= {f"{name.strip()}.{each}" for each in find(name.strip()).__all__}
     return found
+
+
+def is_module(name: str) -> bool:
+    """Return whether a dotted name is that of a file of ours."""
+    path = name.replace(".", "/")
+    return any((ROOT / base / f"{path}.py").is_file() for base in ("", "backends"))
 
 
 def words_in_blocks(page: str) -> set[str]:
