@@ -24,8 +24,9 @@ TOP = {
     "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "PKG-INFO", "README.md",
     "SECURITY.md", "backends", "constraints.txt", "docs", "examples", "mkdocs.yml", "multigrad",
     "pyproject.toml", "scripts", "tests", "tox.ini", ".gitignore",
+    ".github",
 }  # fmt: skip
-LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci|github)(/|$)")
+LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci)(/|$)")
 USE = """
 import numpy as np
 import multigrad as xg
@@ -99,8 +100,9 @@ def use(package: Path, extras: list[str], folder: Path) -> None:
         if "triangular" not in run(bin_ / "multigrad", "rules", folder=folder):
             sys.exit("`multigrad rules` lists no rules")
     if "torch" in extras:
-        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-        run(bin_ / "python", "-c", blocks[0], folder=folder)
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        ten_lines = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[0]
+        run(bin_ / "python", "-c", ten_lines, folder=folder)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 import multigrad as xg
 from multigrad.cli.named import find, find_forward, make_inputs, with_params
+from multigrad.cli.new_backend import new_backend
 from multigrad.demo.frameworks import prepare_environment
 from multigrad.errors import MultigradError
 
@@ -64,16 +65,14 @@ def report_errors() -> Iterator[None]:
 
 @app.command(epilog="Example: multigrad backends --load")
 def backends(
-    load: Annotated[
-        bool, typer.Option("--load", help="Import each, to say for certain whether it works.")
-    ] = False,
+    load: Annotated[bool, typer.Option("--load", help="Import each, to be certain.")] = False,
 ) -> None:
     """List the frameworks that multigrad knows, and why one cannot be used."""
     prepare_environment()  # TensorFlow talks while it is imported
     table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
     for row in xg.backends(load=load):
-        installed = "yes" if row.installed else "no"
-        table.add_row(row.name, installed, row.version or "-", escape(row.reason or ""))
+        is_there = "yes" if row.installed else "no"
+        table.add_row(row.name, is_there, row.version or "-", escape(row.reason or ""))
     Console().print(table)
 
 
@@ -379,21 +378,7 @@ def bench(
     raise typer.Exit(code)
 
 
-@app.command(epilog="Example: multigrad new-backend mylib --out multigrad-mylib")
-def new_backend(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="How the framework is imported.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
-    ] = None,
-) -> None:
-    """Write a package to begin a backend with; the conformance suite lists what is left to do."""
-    from multigrad.cli.new_backend import write_package
-
-    with report_errors():
-        for path in write_package(name, out):
-            typer.echo(path)
-    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
-    typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
+app.command(epilog="Example: multigrad new-backend mylib")(report_errors()(new_backend))
 
 
 @app.command(hidden=True, epilog="Example: multigrad docs --out docs")

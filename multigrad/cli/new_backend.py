@@ -13,6 +13,9 @@ import sys
 import textwrap
 from pathlib import Path
 from string import Template
+from typing import Annotated
+
+import typer
 
 import multigrad as xg
 from multigrad import ops
@@ -36,6 +39,19 @@ FILES = {
     "pyproject.toml.txt": "pyproject.toml",
     "test_conformance.py.txt": "tests/test_conformance.py",
 }
+
+
+def new_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How the framework is imported.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
+    ] = None,
+) -> None:
+    """Write a package to begin a backend with; the conformance suite lists what is left to do."""
+    for path in write_package(name, out):
+        typer.echo(path)
+    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
+    typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
 
 
 def write_package(name: str, folder: Path | None) -> list[Path]:
