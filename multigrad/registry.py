@@ -12,6 +12,7 @@ from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
 from .functions.chain import Chain
 from .functions.function import Function
+from .ground.notebook import InNotebooks
 from .ground.ranges import Range, read_ranges
 from .lowering.forwards import Forward
 from .rulebook.names import (
@@ -180,10 +181,14 @@ def unregister(name: str) -> None:
     advance()
 
 
-def rules() -> list[str]:
+class RuleNames(list[str], InNotebooks):
+    """The names of rules, which a notebook shows with their params and formulas."""
+
+
+def rules() -> RuleNames:
     """Return the names of all rules, sorted."""
     load_library()
-    return sorted(RULES)
+    return RuleNames(sorted(RULES))
 
 
 @overload

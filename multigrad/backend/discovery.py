@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BackendNotFound, MultigradError, suggest
+from ..ground.notebook import InNotebooks
 from ..ground.threads import make_lock
 from .contract import Backend, Reader
 
@@ -39,6 +40,19 @@ class BackendStatus:
     installed: bool
     version: str | None
     reason: str | None
+
+
+class Statuses(list[BackendStatus], InNotebooks):
+    """The rows of `xg.backends()`; prints as a table."""
+
+    def __repr__(self) -> str:
+        rows = [("name", "version", "why not")]
+        rows += [(row.name, row.version or "-", row.reason or "") for row in self]
+        wide = [max(len(row[i]) for row in rows) for i in range(2)]
+        return "\n".join(
+            f"{name:{wide[0]}}  {version:{wide[1]}}  {reason}".rstrip()
+            for name, version, reason in rows
+        )
 
 
 _loaded: dict[str, Backend] = {}
@@ -113,9 +127,9 @@ def entry_points() -> Mapping[str, Any]:
     return _points
 
 
-def backends() -> list[BackendStatus]:
+def backends() -> Statuses:
     """Return one row per backend; no framework is imported."""
-    return [_status(name) for name in entry_points()]
+    return Statuses(_status(name) for name in entry_points())
 
 
 def _status(name: str) -> BackendStatus:

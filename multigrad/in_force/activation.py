@@ -22,6 +22,7 @@ from ..calls.arguments import flatten
 from ..capture.signature import read_params
 from ..context import CURRENT, RuleInForce, apply_now
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.names import ActivationName
@@ -38,7 +39,7 @@ _keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
-class Activation:
+class Activation(InNotebooks):
     """A callable activation; see `activation`. It is fixed: compiled code would not see it
     change.
     """

@@ -27,6 +27,7 @@ from ..errors import RuleError, RuleTypeError
 from ..functions.function import Function
 from ..ground.addresses import is_address
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
 from ..ground.ranges import Range, both
 from ..ground.shards import Shards, read_shards
 from ..lowering.names import ActivationName
@@ -35,7 +36,7 @@ from ..tracing.trace import Trace
 from . import names
 from .binding import make_bound_rule
 from .forwards_of_code import as_forward
-from .parts import bind_addressed, chain_of
+from .parts import bind_addressed, words_of
 from .running import call_rule, record_rule, run_written
 from .specialization import BoundRule, Specialization, read_number, value_token
 from .under import put_under
@@ -57,7 +58,7 @@ ATTRIBUTES = (
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
-class Rule:
+class Rule(InNotebooks):
     """A gradient rule: `rule(None, grad_out, tin, **params)` on NumPy arrays and any framework's
     tensors.
 
@@ -111,12 +112,12 @@ class Rule:
             self.__wrapped__ = source
 
     def __repr__(self) -> str:
-        where = "" if self.shards is None else f", {self.shards}"
-        if self.parts:
-            named = "" if self.name.startswith("compose(") else f"{self.name}: "
-            return f"<Rule {named}{chain_of(self)}{where}>"
-        bound = ", ".join(f"{k}={v!r}" for k, v in self.bound.items())
-        return f"<Rule {self.name}{f' with {bound}' if bound else ''}{where}>"
+        return f"<Rule {words_of(self, with_params=True)}>"
+
+    @property
+    def words(self) -> str:
+        """What messages call it: its name or its parts, with what is bound."""
+        return words_of(self)
 
     @property
     def signature(self) -> Signature:
