@@ -21,9 +21,19 @@ def attach(
     """Put rules on layers and operations of a model that exists: it computes what it computed, and
     its gradients are the rules'.
 
-    Example:
-        >>> with xg.attach(model, {"layer1.*.relu": "guided", torch.nn.functional.gelu: "guided"}):
-        ...     heat = torch.autograd.grad(model(x)[0, 3], x)[0]
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> x = torch.ones(1, 2, requires_grad=True)
+        >>> with xg.attach(model, {"relu": "guided"}) as handle:
+        ...     heat = torch.autograd.grad(model(x).sum(), x)[0]
+        >>> heat.shape
+        torch.Size([1, 2])
+        >>> print(handle)
+        name  kind       rule    selector
+        ---------------------------------
+        relu  operation  guided  relu
+        (detached)
 
     Args:
         model: a `torch.nn.Module` or a Keras model or layer; it is changed in place until the

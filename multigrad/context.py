@@ -56,9 +56,18 @@ _AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
 class use:
     """Put a rule in force, as a context manager or a decorator.
 
-    Example:
-        >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}, scope="activations"):
-        ...     y = act(x)
+    Examples:
+        >>> x = np.array([-1.5, -0.2, 0.3, 2.0])
+        >>> act = xg.activation("Heaviside")  # a step: its true derivative is zero
+        >>> with xg.use("rectangular", params={"a": -1.0, "b": 1.0}):
+        ...     y, pull = xg.vjp(act, x)
+        >>> pull(np.ones(4))[0]  # the rule of its forward, also after the block
+        array([0., 1., 1., 0.])
+        >>> @xg.use("noise", {"sigma": 0.1}, key=7)
+        ... def draw():
+        ...     return xg.apply_to_gradients(np.zeros(2))
+        >>> bool((draw() == draw()).all())  # under a key each call draws the same
+        True
 
     The innermost `use` whose scope covers a place wins there; a rule given to a layer itself wins
     over all. Where no scope is given, a rule that an outer `use` put in force by naming "params"
@@ -209,7 +218,17 @@ _ENTRIES: contextvars.ContextVar[_Entry | None] = contextvars.ContextVar(
 
 
 def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the scope as a tuple of known words."""
+    """Return the scope as a tuple of known words.
+
+    Examples:
+        >>> from multigrad.context import check_scope
+        >>> check_scope("params")
+        ('params',)
+        >>> check_scope("parms")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: no scope 'parms'; did you mean 'params'? (scopes: ...
+    """
     words = tuple(scope) if isinstance(scope, Iterable) and not isinstance(scope, str) else (scope,)
     for word in words:
         if word not in SCOPES:
@@ -224,6 +243,11 @@ def check_scope(scope: str | Iterable[str]) -> tuple[str, ...]:
 def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
     """Resolve a rule by today's registry and return it ready to be applied; the same object for the
     same name.
+
+    Examples:
+        >>> from multigrad.context import apply_now
+        >>> apply_now("triangular", {"width": 2.0}).bound_rule.values
+        (2.0,)
     """
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
@@ -273,5 +297,12 @@ def _token_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
 
 
 def current() -> ActiveRules:
-    """Return the active rules."""
+    """Return the active rules.
+
+    Examples:
+        >>> from multigrad.context import current
+        >>> with xg.use("triangular"):
+        ...     current().activations.bound_rule.specialization.rule
+        <Rule triangular>
+    """
     return CURRENT.get()

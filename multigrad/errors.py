@@ -12,7 +12,15 @@ from typing import Self
 
 
 class MultigradError(Exception):
-    """Base class of all errors raised by multigrad."""
+    """Base class of all errors raised by multigrad.
+
+    Examples:
+        >>> try:
+        ...     xg.get("triangluar")
+        ... except xg.MultigradError as error:
+        ...     print(type(error).__name__)
+        RuleError
+    """
 
     def __str__(self) -> str:
         # KeyError.__str__ would show the repr of the message, in quotes.
@@ -20,21 +28,51 @@ class MultigradError(Exception):
 
 
 class RuleError(MultigradError, KeyError):
-    """A rule is unknown, registered twice, has a wrong signature or got wrong parameters."""
+    """A rule is unknown, registered twice, has a wrong signature or got wrong parameters.
+
+    Examples:
+        >>> xg.get("triangluar")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleError: no rule named 'triangluar'; did you mean 'triangular'? (170 ...
+    """
 
 
 class RuleValueError(RuleError, ValueError):
-    """A RuleError about a value: an unknown activation, scope or key."""
+    """A RuleError about a value: an unknown activation, scope or key.
+
+    Examples:
+        >>> xg.activation("Hevyside")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: no activation 'Hevyside'; did you mean 'Heaviside'? ...
+    """
 
 
 class RuleTypeError(RuleError, TypeError):
-    """A RuleError about a parameter or an argument of the wrong kind."""
+    """A RuleError about a parameter or an argument of the wrong kind.
+
+    Examples:
+        >>> xg.get("triangular").with_params(witdh=2.0)
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleTypeError: rule 'triangular' has no param 'witdh'; did you mean ...
+    """
 
 
 class TraceError(MultigradError):
     """A rule could not be captured as a graph; the message names the user's file and line.
 
     Made of the message and, where they are known, of that file and line.
+
+    Examples:
+        >>> @xg.register("adaptive", native=False)
+        ... def adaptive(ctx, grad_out, tin):
+        ...     return grad_out if grad_out.sum() > 0 else -grad_out
+        >>> adaptive(None, np.ones(2), np.ones(2))
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.TraceError: rule 'adaptive' (...) branches on a tensor value...
 
     Attributes:
         place: that file and line.
@@ -60,6 +98,10 @@ class DisprovedError(TraceError):
 
     Made of a message, a place and a framework.
 
+    Examples:
+        >>> issubclass(xg.errors.DisprovedError, xg.TraceError)  # whoever catches that has both
+        True
+
     Attributes:
         home: the framework on which that code runs as it is; "" where it runs on all.
     """
@@ -70,33 +112,96 @@ class DisprovedError(TraceError):
 
 
 class UnsupportedOp(MultigradError):
-    """An op that the chosen backend (or dialect) lacks."""
+    """An op that the chosen backend (or dialect) lacks.
+
+    Examples:
+        >>> xg.lower("triangular", "numpy", forward_mode=True)
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.UnsupportedOp: backend 'numpy' has no custom forward mode; lower ...
+    """
 
 
 class BackendNotFound(MultigradError, ImportError):
-    """A framework is unknown or not installed, or a value belongs to none."""
+    """A framework is unknown or not installed, or a value belongs to none.
+
+    Examples:
+        >>> xg.lower("triangular", "tensorflw")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.BackendNotFound: no backend named 'tensorflw'; did you mean ...
+    """
 
 
 class StaleTraceError(MultigradError):
-    """Compiled code was traced under another rule than the one now in force."""
+    """Compiled code was traced under another rule than the one now in force.
+
+    Examples:
+        >>> import tensorflow as tf
+        >>> act, x = xg.activation("Heaviside"), tf.constant([0.25])
+        >>> step = tf.function(lambda x: act(x))
+        >>> with xg.use("triangular"):
+        ...     y = step(x)
+        >>> with xg.use("rectangular"):  # xg.jit traces again by itself
+        ...     y = step(x)
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.StaleTraceError: tf.function '<lambda>' was traced under the rule ...
+    """
 
 
 class GradientError(MultigradError):
     """A gradient has another shape, dtype or count than its input, or ranks apply different rules
     to it.
+
+    Examples:
+        >>> short = xg.function(lambda x: x, lambda grad_out, x: grad_out[:1])
+        >>> y, pull = xg.vjp(short, np.ones(3))
+        >>> pull(np.ones(3))
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.GradientError: function '<lambda>' returned a gradient of shape (1,) ...
     """
 
 
 class FormatError(MultigradError, ValueError):
-    """A saved file or document is damaged, too large, of a newer version, or could not be saved."""
+    """A saved file or document is damaged, too large, of a newer version, or could not be saved.
+
+    Examples:
+        >>> xg.from_dict({"format": "multigrad", "version": 99})
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.FormatError: version: the document has version 99, newer than 1: ...
+    """
 
 
 class NativeRuleWarning(UserWarning):
-    """A rule could not be captured and runs as it is, in one framework only."""
+    """A rule could not be captured and runs as it is, in one framework only.
+
+    Examples:
+        >>> import warnings
+        >>> @xg.register("by sign")
+        ... def by_sign(ctx, grad_out, tin):
+        ...     return grad_out if float(grad_out.sum()) > 0 else -grad_out
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     by_sign(None, np.array([-1.0]), None)
+        array([1.])
+        >>> said[0].category.__name__
+        'NativeRuleWarning'
+    """
 
 
 class NotProvenWarning(UserWarning):
-    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code it came from."""
+    """Under MULTIGRAD_PROVE=all: a capture could not be compared with the code it came from.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", xg.errors.NotProvenWarning)  # in a test suite
+        ...     xg.get("triangular")(None, np.ones(1), np.array([0.25]))
+        array([0.75])
+    """
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

@@ -24,6 +24,13 @@ __all__ = ["RuleState", "apply_rule"]
 class RuleState(NamedTuple):
     """What the transformation remembers: the number of updates, and the key of random rules as two
     uint32.
+
+    Examples:
+        >>> import jax.numpy as jnp, multigrad.optax, optax
+        >>> transform = multigrad.optax.apply_rule("noise", {"sigma": 0.1}, key=7)
+        >>> state = transform.init(jnp.zeros(2))
+        >>> int(state.count), state.key.shape
+        (0, (2,))
     """
 
     count: Tensor
@@ -41,12 +48,16 @@ def apply_rule(
     The rule sees one leaf at a time: `clip_norm` limits the norm of each leaf, where
     `optax.clip_by_global_norm` limits that of all of them together. Leaves keep their dtype.
 
-    Example:
+    Examples:
+        >>> import jax.numpy as jnp, multigrad.optax, optax
         >>> optimizer = optax.chain(
-        ...     multigrad.optax.apply_rule("clip_norm", {"max_norm": optax.linear_schedule(1.0, 0.1,
-        1000)}),
-        ...     optax.adam(1e-3),
+        ...     multigrad.optax.apply_rule("clip_norm", {"max_norm": 1.0}), optax.sgd(0.5)
         ... )
+        >>> weights = {"w": jnp.zeros(2)}
+        >>> state = optimizer.init(weights)
+        >>> updates, state = optimizer.update({"w": jnp.array([3.0, 4.0])}, state)
+        >>> optax.apply_updates(weights, updates)
+        {'w': Array([-0.3, -0.4], dtype=float32)}
 
     Args:
         rule: a name, a Rule or a function; None takes the rule that `use` has in force for the

@@ -33,9 +33,15 @@ def override(
     """Return a function that computes what `function` computes; where it calls one of these
     operations, the gradient is the rule's.
 
-    Example:
-        >>> guided = xg.override(lambda x: model.apply(params, x), {"relu": "guided"})
-        >>> heat = jax.grad(lambda x: guided(x)[0, 3])(x)
+    Examples:
+        >>> def score(x):
+        ...     return xp.sum(xp.relu(x) * np.array([1.0, -1.0, 1.0]))
+        >>> guided = xg.override(score, {"relu": "guided"})
+        >>> x = np.array([2.0, 3.0, -1.0])
+        >>> bool(guided(x) == score(x))
+        True
+        >>> xg.vjp(guided, x)[1](np.array(1.0))[0]
+        array([1., 0., 0.])
 
     Args:
         function: of tensors of jax, TensorFlow, torch, or NumPy (there for `xg.vjp`); also a
@@ -57,7 +63,15 @@ def override(
 
 
 class Overridden(Generic[P, R]):
-    """A function with rules on the operations that it calls; see `override`."""
+    """A function with rules on the operations that it calls; see `override`.
+
+    Examples:
+        >>> guided = xg.override(lambda x: xp.relu(x), {"relu": "guided"})
+        >>> guided.rules
+        {'relu': 'guided'}
+        >>> xg.vjp(guided, np.array([2.0, 3.0]))[1](np.array([1.0, -1.0]))[0]
+        array([1., 0.])
+    """
 
     def __init__(self, function: Callable[P, R], rules: Any) -> None:
         check(function, rules)

@@ -47,19 +47,21 @@ def register(
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Register a gradient rule `fn(ctx, grad_out, tin, **params) -> grad_in` under a name.
 
-    Example:
-        >>> import multigrad as xg
-        >>> @xg.register("half")
-        ... def half(ctx, grad_out, tin):
-        ...     return 0.5 * grad_out
-
-    Params may have ranges, which are checked wherever a number is given for one:
-
+    Examples:
         >>> @xg.register("window", ranges={"a": "<= b", "slope": "> 0 and finite"})
         ... def window(ctx, grad_out, tin, a=-1.0, b=1.0, slope=1.0):
         ...     return grad_out * slope * ((tin >= a) & (tin <= b))
-        >>> xg.use("window", {"slope": -1.0})
-        RuleValueError: rule 'window': param 'slope' is > 0 and finite, got -1.0
+        >>> with xg.use("window", {"slope": 0.5}):
+        ...     y, pull = xg.vjp(xg.activation("Heaviside"), np.array([-2.0, 0.3]))
+        >>> pull(np.ones(2))[0]
+        array([0. , 0.5])
+        >>> with xg.use("window", {"slope": -1.0}):
+        ...     pass
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: rule 'window': param 'slope' is > 0 and finite, got -1.0
+
+    Params may have ranges, which are checked wherever a number is given for one.
 
     Args:
         name: the name, any non-empty string.
@@ -167,6 +169,14 @@ def get(rule: Any) -> Any:
 def unregister(name: str) -> None:
     """Remove a rule; one of the library that it took the place of is there again.
 
+    Examples:
+        >>> @xg.register("halved")
+        ... def halved(ctx, grad_out, tin):
+        ...     return 0.5 * grad_out
+        >>> xg.unregister("halved")
+        >>> "halved" in xg.rules()
+        False
+
     Raises:
         RuleError: there is none of that name.
     """
@@ -186,7 +196,12 @@ class RuleNames(list[str], InNotebooks):
 
 
 def rules() -> RuleNames:
-    """Return the names of all rules, sorted."""
+    """Return the names of all rules, sorted.
+
+    Examples:
+        >>> [name for name in xg.rules() if name.startswith("clip")]
+        ['clip_norm', 'clip_rms', 'clip_value', 'clipped_straight_through']
+    """
     load_library()
     return RuleNames(sorted(RULES))
 
@@ -205,11 +220,16 @@ def compose(*parts: Any) -> Any:
     "noise[1].sigma" where several have the name. Bind one to a part with `rule.with_params(...)`,
     `function.bind({...})`. Compositions may be composed, saved and pickled.
 
-    Example:
-        >>> clip_then_noise = xg.compose("clip_norm", xg.get("noise").with_params(sigma=0.01))
-        >>> with xg.use(clip_then_noise, {"clip_norm.max_norm": 1.0}): ...
-        >>> quantized = xg.compose(xg.activation("Tanh"), scale, ste_round)
-        >>> y = quantized(x, step=step)  # what the parts take besides their first argument
+    Examples:
+        >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))
+        >>> clip_then_halve(None, np.array([3.0, 4.0]), None, max_norm=1.0)
+        array([0.3, 0.4])
+        >>> with xg.use(clip_then_halve, {"clip_norm.max_norm": 2.5}):
+        ...     xg.apply_to_gradients({"weight": np.array([3.0, 4.0])})
+        {'weight': array([0.75, 1.  ])}
+        >>> quantized = xg.compose(xg.activation("Tanh"), xg.estimators.ste_round)  # Functions
+        >>> quantized(np.array([-2.0, 0.1, 0.9]))
+        array([-1.,  0.,  1.])
 
     Args:
         parts: names of rules, Rules and functions that are rules; or Functions, bound ones and

@@ -110,6 +110,16 @@ def test_a_surrogate_is_described_not_failed(backend: Any) -> None:
     assert "the surrogate differs from the true derivative by at most 0.75" in str(report)
 
 
+def test_a_rule_under_a_forward_is_a_surrogate_bound_or_not() -> None:
+    spike = xg.get("triangular").under("Heaviside")
+    for function, width in ((spike, 1.0), (spike.bind({"width": 0.5}), 0.5)):
+        report = xg.check(function, np.array([-3.0, 0.25, 2.0]))
+        assert report.ok and report.is_surrogate
+        assert report.name == "triangular under Heaviside"
+        assert report.max_error == 1 - 0.25 / width
+    assert not xg.check(xg.function(lambda x: x * x), np.ones(2)).is_surrogate
+
+
 def test_an_activation_without_a_rule_has_its_true_derivative() -> None:
     for name in ("GELU", "SiLU", "Softplus", "ELU", "Tanh"):
         report = xg.check(xg.activation(name))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-RIGHT = '''
+RIGHT = """
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -127,9 +127,9 @@ version: str = xg.__version__
 rules = (xg.transforms.triangular, xg.optax.apply_rule, xg.testing.assert_gradients)
 rooms = (xg.hook.attach_param_hooks, xg.functional.vjp, xg.wrappers.Activation, xg.Activation)
 layers = (xg.keras.Activation, xg.keras.Anneal, xg.compat.snntorch.surrogate)
-'''
+"""
 # Each line is a mistake.
-WRONG = '''
+WRONG = """
 import multigrad as xg
 from multigrad import xp
 xg.typo  # wrong
@@ -163,7 +163,7 @@ xg.compat.snntorch.surrogate.fast_sigmod  # wrong
 xg.check("triangular").okay  # wrong
 xg.parity("triangular").row  # wrong
 xg.activation("ReLU").forwards  # wrong
-'''
+"""
 CHECKERS = ("basedpyright", "mypy")
 
 

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import take_current_trace
 
 from multigrad.backend import Backend
 from multigrad.capture.dialect import contents
@@ -23,6 +22,7 @@ from multigrad.functions.function import Function
 
 from .attach import make_strong
 from .manual_axes import Varying, vary_alike, vary_as, varying
+from .versions import take_current_trace
 from .vjp import forbid_derivative
 
 Tensor: TypeAlias = Any

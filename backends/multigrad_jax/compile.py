@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import jax
-from jax.extend.core import take_current_trace
 
 from multigrad.active.moving import Moving, NumberRead
 from multigrad.active.present import MOST_HELD, Met, all_at_present, read, revealing
@@ -44,6 +43,7 @@ from multigrad.in_force.jit import (
 )
 
 from . import random
+from .versions import take_current_trace
 
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import jax
-from jax.extend.core import take_current_trace
 from jax.sharding import AxisType, NamedSharding
+
+from .versions import take_current_trace
 
 Tensor: TypeAlias = Any
 

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import take_current_trace
 
 from multigrad.backend import Guest, Kind, Pull, SharedBuffer, kind_of, make_zeros
 
@@ -22,6 +21,7 @@ from . import bridge as transfer
 from .attach import make_strong
 from .attach_function import is_eager
 from .random import place_like
+from .versions import take_current_trace
 
 Tensor: TypeAlias = Any
 

@@ -9,9 +9,10 @@ import threading
 from typing import Any
 
 import jax
-from jax._src import distributed
 
 from multigrad.backend import Group
+
+from .versions import distributed
 
 KEYS = "multigrad/"  # how ours begin
 SECONDS = 100.0  # after so many jax (0.10) takes a process for dead that says nothing, by default

@@ -25,10 +25,17 @@ HOME = "norse.torch.functional.threshold"
 def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
     """Let norse's neurons name activations as their `method`; undone at the end.
 
-    Example:
-        >>> with methods({"triangular": xg.Activation("Heaviside", "triangular")}):
-        ...     lif = norse.torch.LIF(p=norse.torch.LIFParameters(method="triangular"))
-        ...     z, state = lif(x)
+    Examples:
+        >>> import torch
+        >>> from multigrad.compat.norse import methods
+        >>> def make(lif):  # norse.torch.LIF, its parameters with method="ours"
+        ...     with methods({"ours": xg.Activation("Heaviside", "triangular")}):
+        ...         return lif()
+        >>> with methods({"ours": "triangular"}):  # a word, where a function is meant
+        ...     pass
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleTypeError: a method of norse is a name and a function, got 'ours': ...
 
     Args:
         spikes: what each name means, functions of the membrane minus the threshold. A name of

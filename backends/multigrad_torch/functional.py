@@ -30,6 +30,13 @@ def vjp(
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Return `f(x)` and the map from a cotangent of it to the gradient of x, under a rule.
 
+    Examples:
+        >>> import torch
+        >>> from multigrad.functional import vjp
+        >>> y, pull = vjp(xg.Activation("Heaviside"), torch.tensor([0.25]), rule="triangular")
+        >>> pull(torch.ones(1))
+        tensor([0.7500])
+
     Args:
         f: a function of one tensor.
         x: where to take it; not changed.
@@ -59,6 +66,13 @@ def jvp(
 
     The product is taken from the backward, by the double-vjp identity `J v = d/du (J^T u) v`: so
     the rule counts, and it must be linear in grad_out, as the map `u -> J^T u` then is.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.functional import jvp
+        >>> x, v = torch.tensor([0.25, 2.0]), torch.ones(2)
+        >>> jvp(xg.Activation("Heaviside"), x, v, rule="triangular")
+        tensor([0.7500, 0.0000])
 
     Args:
         f: a function of one tensor.

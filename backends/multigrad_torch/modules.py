@@ -28,10 +28,15 @@ is_compiling = torch.compiler.is_compiling
 class Activation(nn.Module):
     """An activation whose backward is the rule in force.
 
-    Example:
+    Examples:
+        >>> import torch
         >>> act = xg.Activation("Heaviside")
+        >>> x = torch.tensor([-2.0, 0.25], requires_grad=True)
         >>> with xg.use("triangular"):
         ...     y = act(x)
+        >>> y.sum().backward()
+        >>> x.grad
+        tensor([0.0000, 0.7500])
 
     Args:
         forward: a name that `xg.activations()` lists, in any case, or a function of one tensor;

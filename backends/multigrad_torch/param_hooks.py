@@ -34,7 +34,17 @@ HOLDERS = (nn.ParameterList, nn.ParameterDict, NonDynamicallyQuantizableLinear)
 
 
 class ParamHooks:
-    """The hooks on one model; `remove()` takes them off, as does leaving them as a context."""
+    """The hooks on one model; `remove()` takes them off, as does leaving them as a context.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with attach_param_hooks(model), xg.use("clip_norm", {"max_norm": 1.0}):
+        ...     model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        >>> model.weight.grad
+        tensor([[0.6000, 0.8000]])
+    """
 
     def __init__(self, model: nn.Module, unscale: Any = None, reduced: bool = False) -> None:
         self.unscale = unscale
@@ -114,12 +124,16 @@ def attach_param_hooks(
     nothing reduces rules act as without. `xg.apply_to_gradients` acts where it is called: between
     backward and `optimizer.step()` gradients are reduced.
 
-    Example:
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks
+        >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> hooks = attach_param_hooks(model)
-        >>> with xg.use("clip_norm", scope="all"):
-        ...     loss = model(x).sum()
+        >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
+        ...     loss = model(torch.tensor([[3.0, 4.0]])).sum()
         >>> loss.backward()
-        >>> hooks.remove()
+        >>> model.weight.grad
+        tensor([[0.6000, 0.8000]])
 
     Args:
         model: the model.
@@ -142,9 +156,11 @@ def remove_param_hooks(model: nn.Module) -> None:
     """Take all hooks off a model's parameters, those that attached by themselves and those of
     `attach_param_hooks`.
 
-    Example:
-        >>> with xg.use("clip_norm", scope="params"):
-        ...     model(x).sum().backward()
+    Examples:
+        >>> import torch
+        >>> from multigrad.hook import attach_param_hooks, remove_param_hooks
+        >>> model = torch.nn.Linear(2, 1)
+        >>> hooks = attach_param_hooks(model)
         >>> remove_param_hooks(model)
     """
     owners = sharded.owners()

@@ -21,6 +21,11 @@ _counting = make_lock()
 class Counter:
     """Counts calls that draw, at forward; safe between threads.
 
+    Examples:
+        >>> from multigrad.context import Counter
+        >>> Counter().count
+        0
+
     Attributes:
         start: the number of the first call: 0, or a tensor where it is known at run time only.
         number: calls so far, besides those in branches that have not been joined.
@@ -142,7 +147,13 @@ def keyed(key: Any) -> Draws:
 
 
 def normalize_key(key: Any) -> Any:
-    """Return two Python ints for an int or two uint32; a backend's own key object is left to it."""
+    """Return two Python ints for an int or two uint32; a backend's own key object is left to it.
+
+    Examples:
+        >>> from multigrad.context import normalize_key
+        >>> normalize_key(7)
+        (0, 7)
+    """
     if isinstance(key, bool):
         raise RuleValueError(f"key must be an int, a jax key or two uint32, got {key!r}")
     return key_from_int(key) if isinstance(key, int) else key_pair(key)

@@ -23,6 +23,11 @@ Specialization = Any
 class RuleInForce:
     """A rule in force: it with its params, and where its random draws come from; never changed.
 
+    Examples:
+        >>> from multigrad.context import apply_now
+        >>> isinstance(apply_now("triangular", None), xg.context.RuleInForce)
+        True
+
     Attributes:
         token: equal for equal meaning.
         specialization: the rule with its static params.
@@ -79,6 +84,14 @@ class ActiveRules:
     """The rules now in force, by scope; not frozen, which would cost each `use` a microsecond, but
     never changed.
 
+    Examples:
+        >>> from multigrad.context import CURRENT, EMPTY
+        >>> CURRENT.get() is EMPTY
+        True
+        >>> with xg.use("clip_norm", scope="params"):
+        ...     CURRENT.get().activations is None
+        True
+
     Attributes:
         token: equal for equal meaning.
         hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach
@@ -109,7 +122,13 @@ CURRENT: contextvars.ContextVar[ActiveRules] = contextvars.ContextVar(
 
 
 def key_token(draws: Draws) -> str:
-    """Return text that is equal for equal keys."""
+    """Return text that is equal for equal keys.
+
+    Examples:
+        >>> from multigrad.context import apply_now, key_token
+        >>> key_token(apply_now("noise", None, key=7).draws)
+        '@0.7'
+    """
     key = draws.key
     if key is None:
         return ""

@@ -22,6 +22,12 @@ def merge_batch_norm(
 
     weight * f and (bias - mean) * f + shift, with f = scale / sqrt(variance + epsilon).
 
+    Examples:
+        >>> weight, bias = np.array([[1.0, 2.0]]), np.array([0.5])  # (out, in)
+        >>> mean, variance = np.array([0.5]), np.array([4.0])
+        >>> xg.attribution.merge_batch_norm(weight, bias, mean, variance, epsilon=0.0)
+        (array([[0.5, 1. ]]), array([0.]))
+
     Args:
         weight: of the layer before; its channels lie on `axis`: 0 for a convolution's (out, in,
             *sizes), -1 for a linear layer's (in, out).

@@ -44,10 +44,14 @@ __all__ = [
 class Composite(InNotebooks):
     """Which rule each layer of a model gets. Data: printed, it is a table.
 
-    Example:
+    Examples:
         >>> mine = xg.composites.Composite(
         ...     "mine", {"relu": "pass", "linear": xg.attribution.epsilon(0.25)}
         ... )
+        >>> mine
+        mine
+          relu    pass
+          linear  epsilon(epsilon=0.25)
 
     Attributes:
         name: what messages call it.
@@ -89,6 +93,11 @@ class Composite(InNotebooks):
     def choose(self, layers: Iterable[tuple[str, str | None]]) -> list[AnyRule | None]:
         """Return the rule for each layer of a model, None where it keeps its own gradient.
 
+        Examples:
+            >>> layers = [("0", "convolution"), ("1", "relu"), ("2", "linear")]
+            >>> xg.composites.guided_backprop().choose(layers)
+            [None, 'guided', None]
+
         Args:
             layers: name and kind of each, in the model's order; None for a kind of no name.
 
@@ -116,7 +125,12 @@ class Composite(InNotebooks):
         return chosen
 
     def rule(self, kind: str | None, is_first: bool = False) -> AnyRule | None:
-        """Return the rule for a layer of a kind, None where it keeps its own gradient."""
+        """Return the rule for a layer of a kind, None where it keeps its own gradient.
+
+        Examples:
+            >>> xg.composites.guided_backprop().rule("relu")
+            'guided'
+        """
         rules = self.first if is_first else self.layers
         entry = _entry(rules, kind)
         return None if entry is None else rules[entry]
@@ -141,6 +155,15 @@ def _entry(rules: Rules, kind: str | None) -> str | None:
 
 def find(composite: str | Composite) -> Composite:
     """Return the composite of a name, with its defaults; one that is one stays as it is.
+
+    Examples:
+        >>> xg.composites.find("guided_backprop")
+        guided_backprop
+          relu  guided
+        >>> xg.composites.find("epsilon_gamma_box")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: composite 'epsilon_gamma_box' needs the bounds of the ...
 
     Raises:
         RuleValueError: there is none of that name, or it needs arguments.
@@ -189,6 +212,17 @@ def epsilon_gamma_box(
 ) -> Composite:
     """z-box for the first convolution, gamma for the others, epsilon for linear layers.
 
+    Examples:
+        >>> xg.composites.epsilon_gamma_box(low=-3.0, high=3.0)
+        epsilon_gamma_box
+          first convolution    zbox(low=-3.0, high=3.0, stabilizer=1e-06)
+          activation           pass
+          batch_normalization  pass
+          addition             norm(stabilizer=1e-06)
+          average_pooling      norm(stabilizer=1e-06)
+          convolution          gamma(gamma=0.25, stabilizer=1e-06)
+          linear               epsilon(epsilon=1e-06)
+
     Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.3;
     `EpsilonGammaBox` of zennit.
 
@@ -217,9 +251,9 @@ def epsilon_plus(
 ) -> Composite:
     """z-plus for convolutions, epsilon for linear layers.
 
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlus` of zennit.
-
-    Arguments are those of `epsilon_gamma_box`.
+    Examples:
+        >>> xg.composites.epsilon_plus().rule("convolution")
+        zplus(stabilizer=1e-06)
     """
     layers = _layers(rules.zplus(stabilizer, zero_params), epsilon, stabilizer, zero_params, {})
     return Composite("epsilon_plus", layers, canonize=canonize)
@@ -233,6 +267,10 @@ def epsilon_alpha2_beta1(
     canonize: bool = False,
 ) -> Composite:
     """alpha-beta with alpha 2 and beta 1 for convolutions, epsilon for linear layers.
+
+    Examples:
+        >>> xg.composites.epsilon_alpha2_beta1().rule("convolution")
+        alpha_beta(alpha=2.0, beta=1.0, stabilizer=1e-06)
 
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1` of zennit.
 
@@ -259,6 +297,10 @@ def epsilon_plus_flat(
 ) -> Composite:
     """As `epsilon_plus`, flat for the first layer with weights.
 
+    Examples:
+        >>> xg.composites.epsilon_plus_flat().rule("linear", is_first=True)
+        flat(stabilizer=1e-06)
+
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlusFlat` of zennit.
     """
     inner = epsilon_plus(epsilon, stabilizer, zero_params=zero_params, canonize=canonize)
@@ -274,6 +316,10 @@ def epsilon_alpha2_beta1_flat(
 ) -> Composite:
     """As `epsilon_alpha2_beta1`, flat for the first layer with weights.
 
+    Examples:
+        >>> xg.composites.epsilon_alpha2_beta1_flat().rule("convolution", is_first=True)
+        flat(stabilizer=1e-06)
+
     Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1Flat` of zennit.
     """
     inner = epsilon_alpha2_beta1(epsilon, stabilizer, zero_params=zero_params, canonize=canonize)
@@ -283,6 +329,11 @@ def epsilon_alpha2_beta1_flat(
 def guided_backprop(*, canonize: bool = False) -> Composite:
     """The rule `guided` for every relu; other layers keep their gradients.
 
+    Examples:
+        >>> xg.composites.guided_backprop()
+        guided_backprop
+          relu  guided
+
     Source: Springenberg et al., 2014 (arXiv 1412.6806); `GuidedBackprop` of zennit.
     """
     return Composite("guided_backprop", {"relu": "guided"}, canonize=canonize)
@@ -290,6 +341,11 @@ def guided_backprop(*, canonize: bool = False) -> Composite:
 
 def deconvnet(*, canonize: bool = False) -> Composite:
     """The rule `deconvnet` for every relu; other layers keep their gradients.
+
+    Examples:
+        >>> xg.composites.deconvnet()
+        deconvnet
+          relu  deconvnet
 
     Source: Zeiler and Fergus, 2013 (arXiv 1311.2901); `DeconvNet` of zennit.
     """
@@ -300,6 +356,14 @@ def excitation_backprop(
     stabilizer: float = 1e-6, *, zero_params: ZeroParams = None, canonize: bool = False
 ) -> Composite:
     """z-plus for every layer with weights, norm for pooling and addition.
+
+    Examples:
+        >>> xg.composites.excitation_backprop()
+        excitation_backprop
+          addition         norm(stabilizer=1e-06)
+          average_pooling  norm(stabilizer=1e-06)
+          linear           zplus(stabilizer=1e-06)
+          convolution      zplus(stabilizer=1e-06)
 
     Source: Zhang et al., 2018 (arXiv 1608.00507); `ExcitationBackprop` of zennit.
 
@@ -312,6 +376,11 @@ def excitation_backprop(
 
 def beta_smooth(beta_smooth: float = 10.0, *, canonize: bool = False) -> Composite:
     """The rule `beta_smooth` for every relu; other layers keep their gradients.
+
+    Examples:
+        >>> xg.composites.beta_smooth(5.0)
+        beta_smooth
+          relu  <Rule beta_smooth with beta=5.0>
 
     Source: Dombrowski et al., 2019 (arXiv 1906.07983); `BetaSmooth` of zennit.
     """

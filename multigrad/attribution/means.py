@@ -28,8 +28,12 @@ def smooth(
 
     mean over i of gradient(x + sigma * N(0, 1)), drawn anew for each copy.
 
-    Example:
-        >>> heat = xg.attribution.smooth(lambda x: jax.grad(score)(x), x, sigma=0.2, key=0)
+    Examples:
+        >>> def slope(x):
+        ...     return 2.0 * x  # the gradient of x * x
+        >>> x = np.array([1.0, -3.0])
+        >>> xg.attribution.smooth(slope, x, sigma=0.1, n=1000, key=0).round(1)
+        array([ 2., -6.])
 
     Args:
         gradient: takes a tensor like x and returns its gradient, or its relevance.
@@ -59,6 +63,12 @@ def integrated(
 
     (x - baseline) * mean over i = 1 .. n of gradient(baseline + (i - 1/2) / n * (x - baseline)).
     What all elements get adds up to what the output gained, but for the error of the sum.
+
+    Examples:
+        >>> def slope(x):
+        ...     return 2.0 * x  # the gradient of x * x
+        >>> xg.attribution.integrated(slope, np.array([1.0, -3.0]))  # what each element added
+        array([1., 9.])
 
     Args:
         gradient: takes a tensor like x and returns its gradient.

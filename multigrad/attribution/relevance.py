@@ -276,6 +276,11 @@ def make_function(
 class Relevance:
     """A rule of relevance with its numbers; `LayerRule` is what it is to others.
 
+    Examples:
+        >>> rule = xg.attribution.epsilon(0.25)
+        >>> rule, rule == xg.attribution.epsilon(0.25)
+        (epsilon(epsilon=0.25), True)
+
     Attributes:
         formula: what it computes.
         numbers: by name; floats are run-time numbers.
@@ -289,7 +294,12 @@ class Relevance:
 
     @property
     def name(self) -> str:
-        """The rule's name."""
+        """The rule's name.
+
+        Examples:
+            >>> xg.attribution.gamma().name
+            'gamma'
+        """
         return self.formula.name
 
     @property
@@ -314,8 +324,12 @@ class Relevance:
     def over(self, kind: str, **attributes: Any) -> Function:
         """Return a layer of a kind with this rule for its gradient; `KINDS` has what it takes.
 
-        Example:
-            >>> y = xg.attribution.epsilon().over("linear")(x, weight, bias)
+        Examples:
+            >>> layer = xg.attribution.epsilon().over("linear")
+            >>> x, weight, bias = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]]), np.array([0.5])
+            >>> y, pull = xg.vjp(layer, x, weight, bias)
+            >>> y, pull(y)[0].round(3)
+            (array([[5.5]]), array([[3., 2.]]))
 
         Args:
             kind: one of `multigrad.attribution.kinds.KINDS` that is linear in its input.

@@ -22,6 +22,13 @@ def epsilon(epsilon: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """x * w^T (R / stabilize(z)), with z = w x + b: LRP-epsilon.
 
     Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 58; `Epsilon` of zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
+        >>> layer = xg.attribution.epsilon().over("linear")
+        >>> y, pull = xg.vjp(layer, x, weight, None)
+        >>> pull(y)[0].round(3)  # what each input added to y = 5: 1 * 3 and 2 * 1
+        array([[3., 2.]])
     """
     return make_rule(formulas.EPSILON, zero_params, epsilon=epsilon)
 
@@ -31,6 +38,12 @@ def zplus(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z+ rule; the marginal
     winning probability of Zhang et al., 2018 (arXiv 1608.00507); `ZPlus` of zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.zplus().over("linear"), x, weight, None)
+        >>> pull(np.array([[5.0]]))[0].round(3)
+        array([[3., 2., 0.]])
     """
     return make_rule(formulas.ZPLUS, zero_params, stabilizer=stabilizer)
 
@@ -42,6 +55,12 @@ def gamma(
 
     Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.2.3; for inputs of
     both signs Andeol et al., 2021; `Gamma` of zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.gamma(1.0).over("linear"), x, weight, None)
+        >>> pull(y)[0].round(3)
+        array([[ 2.667,  1.778, -0.444]])
     """
     return make_rule(formulas.GAMMA, zero_params, gamma=gamma, stabilizer=stabilizer)
 
@@ -55,6 +74,12 @@ def alpha_beta(
     """alpha times the share of what adds to z, less beta times the share of what takes from it.
 
     Source: Bach et al., 2015 (doi 10.1371/journal.pone.0130140), eq. 60; `AlphaBeta` of zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0, 1.0]]), np.array([[3.0], [1.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.alpha_beta(2.0, 1.0).over("linear"), x, weight, None)
+        >>> pull(np.array([[5.0]]))[0].round(3)
+        array([[ 6.,  4., -5.]])
 
     Raises:
         RuleValueError: alpha - beta is not 1, or one of them is below 0.
@@ -74,6 +99,12 @@ def wsquare(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevan
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the w^2 rule; `WSquare` of
     zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.wsquare().over("linear"), x, weight, None)
+        >>> pull(np.array([[10.0]]))[0].round(3)
+        array([[9., 1.]])
     """
     return make_rule(formulas.WSQUARE, zero_params, stabilizer=stabilizer)
 
@@ -82,6 +113,12 @@ def flat(stabilizer: float = 1e-6, zero_params: ZeroParams = None) -> Relevance:
     """An equal share for each input that is connected.
 
     Source: Lapuschkin et al., 2019 (doi 10.1038/s41467-019-08987-4); `Flat` of zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 2.0]]), np.array([[3.0], [1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.flat().over("linear"), x, weight, None)
+        >>> pull(np.array([[10.0]]))[0].round(3)
+        array([[5., 5.]])
     """
     return make_rule(formulas.FLAT, zero_params, stabilizer=stabilizer)
 
@@ -93,6 +130,12 @@ def zbox(
 
     Source: Montavon et al., 2017 (doi 10.1016/j.patcog.2016.11.008), the z^B rule; `ZBox` of
     zennit.
+
+    Examples:
+        >>> x, weight = np.array([[1.0, 0.0]]), np.array([[3.0], [-1.0]])
+        >>> y, pull = xg.vjp(xg.attribution.zbox(0.0, 1.0).over("linear"), x, weight, None)
+        >>> pull(np.array([[4.0]]))[0].round(3)
+        array([[3., 1.]])
 
     Args:
         low: the least value of the input: a number, or a tensor of the model's framework that
@@ -108,5 +151,11 @@ def norm(stabilizer: float = 1e-6) -> Relevance:
 
     The formula of epsilon, whose number here only keeps from dividing by zero. Source: `Norm` of
     zennit.
+
+    Examples:
+        >>> rule = xg.attribution.norm()
+        >>> y, pull = xg.vjp(rule.over("addition"), np.array([3.0]), np.array([1.0]))
+        >>> [part.round(3) for part in pull(np.array([4.0]))[:2]]  # each term gets what it added
+        [array([3.]), array([1.])]
     """
     return make_rule(formulas.NORM, None, stabilizer=stabilizer)

@@ -8,12 +8,22 @@ May import the rooms up to `passes`; docs/architecture.md has their order.
 
 from __future__ import annotations
 
-from .. import ops
-from ..errors import GradientError, MultigradError, UnsupportedOp
+from .. import ops, random
+from ..errors import (
+    GradientError,
+    MultigradError,
+    RuleError,
+    RuleValueError,
+    StaleTraceError,
+    UnsupportedOp,
+)
 from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op
 from ..ir.types import FLOATS, T, Type, dtype_name, is_float
+from ..ops.activations import SELU_ALPHA, SELU_SCALE
+from ..ops.indexing import along, as_index, as_pairs, tile_shape
 from ..ops.numerics import as_numpy_dtype
+from ..ops.special import MILLS_FROM, inverse_mills
 from ..random import REPLAYED
 from .contract import (
     Autodiff,
@@ -35,12 +45,16 @@ from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
 from .ranks import Group, Ranks
 from .rows import compositions, rows_of
+from .unwritten import unwritten
 
 __all__ = [
     "ALL",
     "FLOATS",
     "KINDS",
+    "MILLS_FROM",
     "REPLAYED",
+    "SELU_ALPHA",
+    "SELU_SCALE",
     "SIGNS_OF_VECTORS",
     "SIGN_OF_ZERO",
     "Attached",
@@ -74,16 +88,23 @@ __all__ = [
     "Pull",
     "Ranks",
     "Reader",
+    "RuleError",
+    "RuleValueError",
     "SharedBuffer",
+    "StaleTraceError",
     "T",
     "Tensors",
     "Type",
     "UnsupportedOp",
+    "along",
+    "as_index",
     "as_numpy_dtype",
+    "as_pairs",
     "borrow_array",
     "compositions",
     "dtype_name",
     "enabled",
+    "inverse_mills",
     "is_float",
     "kernel",
     "kind_of",
@@ -91,5 +112,8 @@ __all__ = [
     "make_node",
     "make_zeros",
     "ops",
+    "random",
     "rows_of",
+    "tile_shape",
+    "unwritten",
 ]

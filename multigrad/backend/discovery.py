@@ -2,22 +2,36 @@
 
 A backend is found by the entry-point group `multigrad.backends`, ours and strangers' alike. Nothing
 here names a framework but NumPy: a value's owner is looked for among the backends whose framework
-is already imported, and cached by type.
+is already imported, and cached by type. A backend that cannot be loaded is asked once, and is in
+the way of no other: `xg.backends()` and whoever asks for it by name are told why.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BackendNotFound, MultigradError, suggest
 from ..ground.notebook import InNotebooks
 from ..ground.threads import make_lock
+from .admission import admit
 from .contract import Backend, Reader
+from .installed import (
+    find_points,
+    find_version,
+    install_line,
+    is_importable,
+    package_of,
+    requirements_of,
+    why_too_old,
+)
 
 GROUP = "multigrad.backends"
+OWN = "multigrad-rules"  # the distribution whose names nobody else takes
 # The reference needs no installation metadata, so that the core works from a source tree.
 REFERENCE = ("numpy", "multigrad.reference.backend:backend", GROUP)
 # What an activation asks before it acts: (types, is reading, what to call then). Both tables change
@@ -34,7 +48,19 @@ ON_MOVE: list[Callable[[Any], None]] = []
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """One row of `xg.backends()`."""
+    """One row of `xg.backends()`.
+
+    Attributes:
+        name: as it is asked for; the framework's import name.
+        installed: whether it can be used, as far as that is known.
+        version: the framework's.
+        reason: why it cannot be used, and what to type.
+
+    Examples:
+        >>> row = next(row for row in xg.backends() if row.name == "numpy")
+        >>> row.installed, row.reason
+        (True, None)
+    """
 
     name: str
     installed: bool
@@ -58,6 +84,8 @@ class Statuses(list[BackendStatus], InNotebooks):
 _loaded: dict[str, Backend] = {}
 _owners: dict[type, Backend] = {}
 _points: dict[str, Any] = {}
+_refused: dict[str, str] = {}  # by name: what was said where it could not be loaded
+_contested: dict[str, str] = {}  # by name: what is said where several packages offer one
 _indexing = make_lock()
 
 
@@ -65,7 +93,8 @@ def load_backend(name: str) -> Backend:
     """Return the backend of that name, importing its framework.
 
     Raises:
-        BackendNotFound: there is none, or its framework is not installed.
+        BackendNotFound: there is none, its framework is not installed or too old, or the package
+            that offers it is broken.
     """
     backend = _loaded.get(name)
     if backend is not None:
@@ -76,18 +105,70 @@ def load_backend(name: str) -> Backend:
             f"no backend named {name!r}{suggest(name, points)} (backends: {', '.join(points)})"
         )
     try:
-        backend = points[name].load()  # an import, for which other threads wait by its own lock
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != name:
-            raise  # the framework is there: something else is broken, and should be seen
-        raise BackendNotFound(
-            f"backend {name!r} needs {error.name}, which is not installed: "
-            f"pip install 'multigrad-rules[{name}]'"
-        ) from error
+        backend = _import_backend(name, points[name])
+    except BackendNotFound as error:
+        if not _is_being_imported(name):
+            _refused[name] = str(error)
+        raise
     with _indexing:  # so that no table of fewer backends comes last
         found = _loaded.setdefault(name, backend)
+        _refused.pop(name, None)
         index_readers()
     return found
+
+
+def _import_backend(name: str, point: Any) -> Backend:
+    package = package_of(point)
+    where = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
+    if name in _contested and package != OWN and name != REFERENCE[0]:
+        raise BackendNotFound(f"backend {name!r} cannot be used: {_contested[name]}")
+    _check_version(name, package)
+    try:
+        found = point.load()  # an import, for which other threads wait by its own lock
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != name:
+            raise _broken(name, where, error) from error
+        line = install_line(name, package, requirements_of(name, package))
+        raise BackendNotFound(
+            f"backend {name!r} needs {error.name}, which is not installed: {line}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        _check_version(name, package)
+        raise _broken(name, where, error) from error
+    _check_version(name, package)  # some say it themselves, and no metadata does
+    return admit(found, name, where)
+
+
+def _check_version(name: str, package: str) -> None:
+    old = why_too_old(name, package) if package else None
+    if old is not None:
+        raise BackendNotFound(f"backend {name!r} {old}")
+
+
+def _broken(name: str, where: str, error: BaseException) -> BackendNotFound:
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return BackendNotFound(f"backend {name!r} cannot be loaded: {where} raises {said}")
+
+
+def load_point(point: Any, else_: str) -> None:
+    """Load what acquaints multigrad with a library; one that is broken is in the way of no other.
+
+    Args:
+        else_: what follows where it is broken, for a warning.
+    """
+    try:
+        point.load()
+    except ImportError:  # another library of that name, or a part of it is missing
+        return
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        warnings.warn(f"{else_}: {point.value} raises {said}", stacklevel=3)
+
+
+def _is_being_imported(name: str) -> bool:
+    """Return whether a framework's import has begun and not ended, so that it may work later."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def index_readers() -> None:
@@ -115,35 +196,71 @@ def _row(backend: Backend, reader: Reader) -> ReaderRow:
 def entry_points() -> Mapping[str, Any]:
     """Return the entry points of all backends by name, NumPy first; read once per process.
 
-    An entry point is named after its framework's import name.
+    An entry point is named after its framework's import name. No package takes a name of ours.
     """
     if not _points:
         from importlib.metadata import EntryPoint
-        from importlib.metadata import entry_points as find
 
-        others = {point.name: point for point in find(group=GROUP) if point.name != "numpy"}
+        found: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
+        for point in sorted(find_points(GROUP), key=lambda each: package_of(each) != OWN):
+            same = found.setdefault(point.name, [])
+            if all(point.value != other.value for other in same):
+                same.append(point)
+        for name, points in found.items():
+            if len(points) > 1:
+                _contested[name] = _say_contested(points)
         # At once: other threads look too.
-        _points.update({"numpy": EntryPoint(*REFERENCE), **others})
+        _points.update({name: points[0] for name, points in found.items()})
     return _points
 
 
-def backends() -> Statuses:
-    """Return one row per backend; no framework is imported."""
-    return Statuses(_status(name) for name in entry_points())
+def _say_contested(points: list[Any]) -> str:
+    first, *others = [f"{point.value} of {package_of(point) or 'multigrad'}" for point in points]
+    if package_of(points[0]) in (OWN, ""):
+        return f"multigrad's own is used, and not {' or '.join(others)}, of the same name"
+    return f"two packages offer it, {first} and {' and '.join(others)}; uninstall one of them"
 
 
-def _status(name: str) -> BackendStatus:
-    from importlib.metadata import packages_distributions, version
-    from importlib.util import find_spec
+def backends(*, load: bool = False) -> Statuses:
+    """Return one row per backend.
 
-    if find_spec(name) is None:
-        return BackendStatus(name, False, None, f"pip install 'multigrad-rules[{name}]'")
-    module = sys.modules.get(name)
-    known = getattr(module, "__version__", None)
-    if known is None:
-        distributions = packages_distributions().get(name, ())
-        known = version(distributions[0]) if distributions else None
-    return BackendStatus(name, True, known, None)
+    Args:
+        load: load each, to know for certain which of them work. Without it no framework is
+            imported, and a package that breaks on import shows once it was asked for.
+
+    Examples:
+        >>> "numpy" in [row.name for row in xg.backends() if row.installed]
+        True
+        >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
+        [None]
+    """
+    return Statuses(_status(name, load) for name in entry_points())
+
+
+def _status(name: str, load: bool) -> BackendStatus:
+    if load or name in sys.modules:
+        with suppress(BackendNotFound):
+            load_backend(name)
+    point = _points[name]
+    package = package_of(point)
+    requirements = requirements_of(name, package) if package else []
+    if not is_importable(name):
+        return BackendStatus(name, False, None, install_line(name, package, requirements))
+    version = find_version(name, requirements)
+    reason = None if name in _loaded else _refused.get(name) or _foresee(name, point, package)
+    if reason is not None:
+        return BackendStatus(name, False, version, reason.removeprefix(f"backend {name!r} "))
+    return BackendStatus(name, True, version, _contested.get(name))
+
+
+def _foresee(name: str, point: Any, package: str) -> str | None:
+    """Return why a backend would not load, as far as it can be told without an import."""
+    if name in _contested and package != OWN and name != REFERENCE[0]:
+        return _contested[name]
+    root = str(getattr(point, "module", "") or "").partition(".")[0]
+    if root and not is_importable(root):
+        return f"its entry point names {root}, which is not there: reinstall {package}"
+    return why_too_old(name, package) if package else None
 
 
 def backend_of(value: Any) -> Backend:
@@ -164,6 +281,12 @@ def _find_owner(type_: type) -> Backend:
     for backend in in_use():
         if issubclass(type_, backend.tensors.types):
             return backend
+    roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
+    for name, said in _refused.items():
+        if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
+            raise BackendNotFound(
+                f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
+            )
     names = ", ".join(entry_points())
     raise BackendNotFound(
         f"no backend takes a {type_.__module__}.{type_.__qualname__}; "
@@ -176,7 +299,7 @@ def in_use() -> list[Backend]:
     found = []
     for name in _points or entry_points():
         backend = _loaded.get(name)
-        if backend is None and name in sys.modules:
+        if backend is None and name in sys.modules and name not in _refused:
             try:
                 backend = load_backend(name)
             except BackendNotFound:

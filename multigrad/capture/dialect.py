@@ -11,12 +11,13 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend.discovery import entry_points as find_backends
-from ..backend.discovery import load_backend
+from ..backend.discovery import load_backend, load_point
+from ..backend.installed import find_points
 from ..errors import RuleTypeError, TraceError, suggest
 from ..passes.facts import BUFFERS
 from ..tracing.trace import NeedsConcrete, Trace, Value
@@ -195,8 +196,7 @@ def load_dialects() -> None:
     """Register the dialects of imported libraries that are no backends, and tell others of us."""
     for name, point in (*entry_points().items(), *entry_points(ACQUAINTED).items()):
         if name in sys.modules and name not in _dialects and name not in _loaded:
-            with suppress(ImportError):  # another library of that name, or a part of it is missing
-                point.load()
+            load_point(point, f"functions of {name} are not captured")
             _loaded.add(name)
 
 
@@ -205,9 +205,7 @@ def entry_points(group: str = GROUP) -> Mapping[str, Any]:
     """Return the entry points of all dialects by their library's import name, read once per
     process.
     """
-    from importlib.metadata import entry_points as find
-
-    return {point.name: point for point in find(group=group)}
+    return {point.name: point for point in find_points(group)}
 
 
 _loaded: set[str] = set()

@@ -46,7 +46,12 @@ class FloatInfo:
 
 
 def finfo(type: Any) -> FloatInfo:
-    """The limits of a float dtype, or a tensor's; a rule's capture is repeated per dtype."""
+    """The limits of a float dtype, or a tensor's; a rule's capture is repeated per dtype.
+
+    Examples:
+        >>> xp.finfo(xp.float32).eps
+        1.1920928955078125e-07
+    """
     import ml_dtypes
 
     is_dtype = isinstance(type, SymbolicDType | np.dtype)
@@ -70,7 +75,12 @@ def finfo(type: Any) -> FloatInfo:
 
 
 def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any:
-    """A tensor or a number as it is, nested lists of numbers as a constant."""
+    """A tensor or a number as it is, nested lists of numbers as a constant.
+
+    Examples:
+        >>> xp.asarray([1.0, 2.0])
+        array([1., 2.])
+    """
     array = np.asarray(obj) if isinstance(obj, list | tuple) else obj
     if dtype is None or isinstance(array, int | float):
         return array
@@ -80,42 +90,81 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of one number: of x.shape, or of a static shape."""
+    """A tensor of one number: of x.shape, or of a static shape.
+
+    Examples:
+        >>> xp.full((2,), 7.0)
+        array([7., 7.])
+    """
     if isinstance(shape, SymbolicShape):
         return creation.full(shape.value, fill_value, dtype)
     return np.full(shape, fill_value, creation.weak(dtype))
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Ones, a constant; as `full`.
+
+    Examples:
+        >>> xp.ones((2,))
+        array([1., 1.])
+    """
     return full(shape, 1.0, dtype=dtype)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros, a constant; as `full`.
+
+    Examples:
+        >>> xp.zeros((2,))
+        array([0., 0.])
+    """
     return full(shape, 0.0, dtype=dtype)
 
 
 def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Zeros of the shape of x.
+
+    Examples:
+        >>> xp.empty_like(np.ones(3)).shape
+        (3,)
+    """
     return xp.zeros_like(x, dtype)
 
 
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
 ) -> Any:
-    """Evenly spaced numbers, a constant."""
+    """Evenly spaced numbers, a constant.
+
+    Examples:
+        >>> xp.arange(0, 6, 2)
+        array([0, 2, 4])
+    """
     bounds = (start,) if stop is None else (start, stop, step)
     return np.arange(*(creation.length(n) for n in bounds))
 
 
 def linspace(start: float, stop: float, /, num: int, *, dtype: Any = None, device: Any = None,
              endpoint: Any = True) -> Any:  # fmt: skip
-    """Numbers from start to stop, a constant."""
+    """Numbers from start to stop, a constant.
+
+    Examples:
+        >>> xp.linspace(0.0, 1.0, 3)
+        array([0. , 0.5, 1. ])
+    """
     return np.linspace(start, stop, creation.length(num), endpoint=endpoint)
 
 
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Any:
-    """Ones on the k-th diagonal, a constant."""
+    """Ones on the k-th diagonal, a constant.
+
+    Examples:
+        >>> xp.eye(2)
+        array([[1., 0.],
+               [0., 1.]])
+    """
     columns = None if n_cols is None else creation.length(n_cols)
     return np.eye(creation.length(n_rows), columns, k)
 
@@ -123,6 +172,10 @@ def eye(
 def isdtype(dtype: Any, kind: Any) -> Any:
     """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", a dtype, or one
     of several.
+
+    Examples:
+        >>> xp.isdtype(xp.float32, "real floating")
+        True
     """
     if isinstance(kind, tuple):
         return next((True for each in kind if isdtype(dtype, each)), False)

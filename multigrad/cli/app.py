@@ -62,13 +62,16 @@ def report_errors() -> Iterator[None]:
         raise typer.Exit(MISUSED) from error
 
 
-@app.command(epilog="Example: multigrad backends")
-def backends() -> None:
+@app.command(epilog="Example: multigrad backends --load")
+def backends(
+    load: Annotated[
+        bool, typer.Option("--load", help="Import each, to say for certain whether it works.")
+    ] = False,
+) -> None:
     """List the frameworks that multigrad knows, and why one cannot be used."""
-    # To tell whether a framework works is to import it, and TensorFlow talks while it is imported.
-    prepare_environment()
+    prepare_environment()  # TensorFlow talks while it is imported
     table = Table("name", "installed", "version", "why not", box=SIMPLE_HEAD)
-    for row in xg.backends():
+    for row in xg.backends(load=load):
         installed = "yes" if row.installed else "no"
         table.add_row(row.name, installed, row.version or "-", escape(row.reason or ""))
     Console().print(table)
@@ -374,6 +377,23 @@ def bench(
         )
         code = benchmark.run(options)
     raise typer.Exit(code)
+
+
+@app.command(epilog="Example: multigrad new-backend mylib --out multigrad-mylib")
+def new_backend(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How the framework is imported.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The new folder; multigrad-NAME if not given.")
+    ] = None,
+) -> None:
+    """Write a package to begin a backend with; the conformance suite lists what is left to do."""
+    from multigrad.cli.new_backend import write_package
+
+    with report_errors():
+        for path in write_package(name, out):
+            typer.echo(path)
+    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'}")
+    typer.echo(f"      python -m multigrad.testing.conformance --backends={name}")
 
 
 @app.command(hidden=True, epilog="Example: multigrad docs --out docs")

@@ -12,10 +12,17 @@ from multigrad.attribution.layers import LAYERS
 from multigrad.attribution.relevance import Relevance
 
 EXAMPLE = """```python
-composite = xg.composites.epsilon_gamma_box(low, high, canonize=True)
+import torch
+import multigrad as xg
+
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10)
+)
+x = torch.ones(1, 3, 8, 8, requires_grad=True)
+composite = xg.composites.epsilon_gamma_box(low=-1.0, high=1.0, canonize=True)
 with xg.attach(model, composite) as attached:  # printed, a table of what each layer got
-    x.requires_grad_()
-    heat = torch.autograd.grad(model(x)[0, target], x)[0]
+    heat = torch.autograd.grad(model(x)[0, 3], x)[0]
+print(heat.shape)  # torch.Size([1, 3, 8, 8])
 ```"""
 HEADS = ("rule", "what x gets", "layers", "source")
 

@@ -61,7 +61,7 @@ def convert_named(
     inputs = read_inputs(words) or None
     module, _, name = what.partition(":")
     holder = import_named(module)
-    chosen = tuple(names) or tuple(row.name for row in backends() if row.installed)
+    chosen = tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
 
     def run(obj: Any) -> Conversion:
         given = guess_inputs(obj) if inputs is None else inputs

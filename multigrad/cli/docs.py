@@ -21,7 +21,7 @@ from multigrad.inspection import exchanges
 from multigrad.inspection.described import Param, describe_all
 from multigrad.ir.op import Op
 
-from . import attribution_docs, estimator_docs, same_names
+from . import attribution_docs, estimator_docs, same_curves, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
 
@@ -36,6 +36,7 @@ def write_docs(folder: Path) -> list[Path]:
     paths = []
     for name, render in PAGES.items():
         path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(), encoding="utf-8")
         paths.append(path)
     return paths
@@ -145,7 +146,7 @@ def param_in_range(param: Param) -> str:
 
 def render_same_names() -> str:
     """Return the page about rules that share a name."""
-    return page("Same name, different curve", *same_names.parts(table))
+    return page("Same name, different curve", *same_names.parts(table, same_curves.draw_curves))
 
 
 # --- dialects -----------------------------------------------------------------------------------
@@ -213,7 +214,8 @@ def render_fast_kernels() -> str:
         "and TensorFlow have none: their compilers fuse by themselves.",
         table(("row", "what it is", "what was measured"), rows),
         "To turn rows off, for a comparison or because one is suspected:",
-        "```python\nfrom multigrad.lowering.patterns import without\n\n"
+        "```python\nimport torch\nimport multigrad as xg\n"
+        "from multigrad.lowering.patterns import without\n\n"
         'with without("torch.in_place", "torch.square"):\n'
         '    function = xg.lower("triangular", "torch", forward="Heaviside")\n```',
         'or, for a whole process, `MULTIGRAD_WITHOUT="torch.in_place,torch.square"` in the '
@@ -360,6 +362,16 @@ def render_estimators() -> str:
     )
 
 
+# --- the command ----------------------------------------------------------------------------------
+
+
+def render_command() -> str:
+    """Return the page about the command."""
+    from . import command_docs  # the only page that needs typer
+
+    return page("The command", *command_docs.parts())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "ops.md": render_ops,
     "rules.md": render_rules,
@@ -370,4 +382,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "fast_kernels.md": render_fast_kernels,
     "differences.md": render_differences,
     "conversions.md": render_conversions,
+    "reference/command.md": render_command,
 }

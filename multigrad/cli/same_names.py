@@ -78,12 +78,19 @@ INTRODUCTION = (
 )
 
 
-def parts(table: Callable[[Iterable[str], Iterable[Iterable[str]]], str]) -> list[str]:
-    """Return the paragraphs of the page, with what makes a table of a header and rows."""
+def parts(
+    table: Callable[[Iterable[str], Iterable[Iterable[str]]], str],
+    draw: Callable[[list[xg.Rule]], str],
+) -> list[str]:
+    """Return the paragraphs of the page, with what makes a table of a header and rows, and what
+    draws a picture of rules.
+    """
     found = list(groups().values())
     alike = [rules for rules in found if is_one_curve(rules)]
     sections = [
-        f"## {title(rules)}\n\n{table(HEADS, rows(rules))}" for rules in found if rules not in alike
+        "\n\n".join(filter(None, [f"## {title(rules)}", draw(rules), table(HEADS, rows(rules))]))
+        for rules in found
+        if rules not in alike
     ]
     names = "; ".join(", ".join(f"`{rule.name}`" for rule in rules) for rules in alike)
     ending = "These have the same numbers and defaults under every one of their names"
@@ -225,6 +232,14 @@ def figures(rule: xg.Rule) -> tuple[str, ...]:
         return ("random",) * 3 + ("",)
     at = [float(factor(rule, np.array([x]))[0]) for x in (0.0, 0.5, -0.5)]
     return (*(shown(value) for value in at), area(rule))
+
+
+def is_drawn(rule: xg.Rule) -> bool:
+    """Whether a rule has a curve: the same in each draw, and of each element's own input."""
+    result, again = applied(rule, G, X), applied(rule, G, X, key=1)
+    if result is None or again is None or not agree(result, again):
+        return False
+    return is_factor(rule, result)
 
 
 def is_factor(rule: xg.Rule, result: Array) -> bool:

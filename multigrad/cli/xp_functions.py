@@ -13,6 +13,8 @@ from pathlib import Path
 from multigrad import ops
 from multigrad.ir.op import REQUIRED, Attr, Op
 
+from .xp_examples import example_of
+
 FOLDER = Path(__file__).parent.parent / "tracing"
 HEADER = '''"""{title}
 
@@ -76,7 +78,9 @@ def render_function(row: Op) -> str:
     head = f"def {row.in_xp}({', '.join(takes)}) -> Tensor:"
     if len(head) > 100:
         head = f"def {row.in_xp}(\n    {', '.join(takes)}\n) -> Tensor:"
-    return f'{head}\n    """{row.doc}"""\n{call}'
+    if row.in_vjps:
+        return f'{head}\n    """{row.doc}"""\n{call}'
+    return f'{head}\n    """{row.doc}\n\n{example_of(row)}\n    """\n{call}'
 
 
 def parameter(name: str, attr: Attr, row: Op) -> str:

@@ -28,6 +28,11 @@ def ste_sign(x: Tensor, clip: float | None = 1.0) -> Any:
 
     Gradients: x: 1 where |x| <= clip, else 0; with clip=None everywhere 1. Source: Hubara et al.,
     2016 (arXiv 1602.02830), eq. 4; `ste_sign` of larq, whose sign of 0 is 1 too.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.ste_sign, np.array([-2.0, -0.5, 0.0, 0.5]))
+        >>> y, pull(np.ones(4))[0]
+        (array([-1., -1.,  1.,  1.]), array([0., 1., 1., 1.]))
     """
     return sign_of(x), lambda grad_out: within(grad_out, x, clip)
 
@@ -38,6 +43,11 @@ def ste_heaviside(x: Tensor, clip: float | None = 1.0) -> Any:
 
     Gradients: x: 1 where |x| <= clip, else 0; with clip=None everywhere 1. Source:
     `ste_heaviside` of larq.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.ste_heaviside, np.array([-2.0, -0.5, 0.0, 0.5]))
+        >>> y, pull(np.ones(4))[0]
+        (array([0., 0., 0., 1.]), array([0., 1., 1., 1.]))
     """
     return xp.where(x <= 0, 0.0, xp.sign(x)), lambda grad_out: within(grad_out, x, clip)
 
@@ -48,6 +58,11 @@ def ste_ternary(x: Tensor, threshold: float = 0.05, clip: float | None = 1.0) ->
 
     Gradients: x: 1 where |x| <= clip, else 0; with clip=None everywhere 1. Source: Li et al., 2016
     (arXiv 1605.04711); `ste_tern` of larq, whose edges are these.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.ste_ternary, np.array([-2.0, -0.01, 0.5]))
+        >>> y, pull(np.ones(3))[0]
+        (array([-1.,  0.,  1.]), array([0., 1., 1.]))
     """
     levels = xp.where(xp.abs(x) < threshold, 0.0, xp.sign(x))
     return levels, lambda grad_out: within(grad_out, x, clip)
@@ -59,6 +74,11 @@ def approx_sign(x: Tensor) -> Any:
 
     Gradients: x: 2 * (1 - |x|) where |x| <= 1, else 0. Source: Liu et al., 2018 (Bi-Real Net,
     arXiv 1808.00278); `approx_sign` of larq.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.approx_sign, np.array([-2.0, -0.5, 0.25]))
+        >>> y, pull(np.ones(3))[0]
+        (array([-1., -1.,  1.]), array([0. , 1. , 1.5]))
     """
 
     def grad(grad_out: Tensor) -> Tensor:
@@ -73,7 +93,13 @@ def swish_sign(x: Tensor, beta: float = 5.0) -> Any:
     """1 where x >= 0, else -1.
 
     Gradients: x: beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)) with u = beta * x; nothing overflows.
+
     Source: Darabi et al., 2018 (BNN+, arXiv 1812.11800); `swish_sign` of larq.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.swish_sign, np.array([-1.0, 0.0, 0.5]))
+        >>> y, pull(np.ones(3))[0].round(3)
+        (array([-1.,  1.,  1.]), array([-0.195,  5.   , -0.085]))
     """
 
     def grad(grad_out: Tensor) -> Tensor:
@@ -92,6 +118,16 @@ def magnitude_aware_sign(x: Tensor, clip: float | None = 1.0) -> Any:
 
     Gradients: x: m where |x| <= clip, else 0; m itself passes none. Source: Liu et al., 2018
     (Bi-Real Net, arXiv 1808.00278); `MagnitudeAwareSign` of larq.
+
+    Examples:
+        >>> x = np.array([[0.5, 2.0], [-0.25, 1.0]])
+        >>> y, pull = xg.vjp(xg.estimators.magnitude_aware_sign, x)
+        >>> y
+        array([[ 0.375,  1.5  ],
+               [-0.375,  1.5  ]])
+        >>> pull(np.ones((2, 2)))[0]
+        array([[0.375, 0.   ],
+               [0.375, 1.5  ]])
     """
     size = xp.abs(x)
     axes = tuple(range(x.ndim - 1))

@@ -108,6 +108,14 @@ def _padded(recorded: Recorded, count: int) -> Recorded:
 class Estimator(Function[P, R]):
     """A Function of the library.
 
+    Examples:
+        >>> [argument.name for argument in xg.estimators.lsq.arguments]
+        ['x', 'step', 'bits', 'signed', 'scale_gradient']
+        >>> xg.estimators.lsq(np.array([1.0]), -0.5)  # checked at the call
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleValueError: function 'lsq': param 'step' is > 0 and finite, got -0.5
+
     Attributes:
         family: the file that it stands in.
         arguments: what it takes, in order.
@@ -252,8 +260,15 @@ def estimator(
 
 
 def describe(function: Estimator) -> tuple[str, str, str]:
-    """Return the forward, the gradients and the source of a Function, from its docstring."""
-    text = " ".join(inspect.cleandoc(function.__doc__ or "").split())
+    """Return the forward, the gradients and the source of a Function, from its docstring.
+
+    Examples:
+        >>> forward, gradients, source = xg.estimators.describe(xg.estimators.ste_round)
+        >>> forward, gradients
+        ('x rounded to the nearest integer, ties to even.', 'x: 1.')
+    """
+    said, _, _ = inspect.cleandoc(function.__doc__ or "").partition("Examples:")
+    text = " ".join(said.split())
     forward, _, rest = text.partition("Gradients")
     gradients, _, source = rest.partition("Source: ")
     return forward.strip(), gradients.lstrip(":, ").strip(), source.strip()
@@ -262,7 +277,7 @@ def describe(function: Estimator) -> tuple[str, str, str]:
 def catalogue() -> dict[str, Estimator]:
     """Return the Functions of the library, by name.
 
-    Example:
+    Examples:
         >>> sorted(xg.estimators.catalogue())[:2]
         ['approx_sign', 'bernoulli_st']
     """

@@ -29,6 +29,11 @@ def dorefa_activations(x: Tensor, bits: int = 2) -> Any:
 
     Gradients: x: 1 where 0 <= x <= 1, else 0. Source: Zhou et al., 2016 (DoReFa-Net, arXiv
     1606.06160); `DoReFa(mode="activations")` of larq.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.dorefa_activations, np.array([-0.5, 0.4, 2.0]))
+        >>> y.round(3), pull(np.ones(3))[0]
+        (array([0.   , 0.333, 1.   ]), array([0., 1., 0.]))
     """
     n = levels_of(bits)
     level = xp.round(xp.clip(widened(x), 0.0, 1.0) * n) / n
@@ -46,6 +51,11 @@ def dorefa_weights(x: Tensor, bits: int = 2) -> Any:
 
     Gradients: x: (1 - tanh(x)**2) / m; m itself passes none. Source: Zhou et al., 2016 (DoReFa-Net,
     arXiv 1606.06160); `DoReFa(mode="weights")` of larq.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.dorefa_weights, np.array([-0.5, 0.1, 1.0]))
+        >>> y.round(3), pull(np.ones(3))[0].round(3)
+        (array([-0.333,  0.333,  1.   ]), array([1.033, 1.3  , 0.551]))
     """
     n = levels_of(bits)
     limited = xp.tanh(widened(x))
@@ -67,6 +77,15 @@ def pact(x: Tensor, alpha: Tensor, bits: int = 4) -> Any:
 
     Gradients: x: 1 where 0 <= x < alpha, else 0; alpha: 1 where x >= alpha, else 0, summed to its
     shape. Source: Choi et al., 2018 (PACT, arXiv 1805.06085), eq. 1 to 3.
+
+    Examples:
+        >>> x, alpha = np.array([-1.0, 0.5, 3.0]), np.array(2.0)
+        >>> y, pull = xg.vjp(xg.estimators.pact, x, alpha)
+        >>> y.round(3)
+        array([0.   , 0.533, 2.   ])
+        >>> grad_x, grad_alpha = pull(np.ones(3))[:2]
+        >>> grad_x, float(grad_alpha)
+        (array([0., 1., 0.]), 1.0)
     """
     n, bound = levels_of(bits), widened(alpha)
     level = xp.round(xp.clip(widened(x) / bound, 0.0, 1.0) * n)
@@ -93,6 +112,15 @@ def fake_quantize(x: Tensor, low: Tensor, high: Tensor, bits: int = 8, narrow: b
     Gradients: x: 1 where m <= x <= M, else 0; low: 1 where x <= m; high: 1 where x >= M, each
     summed to its shape; the edges count for both. Source: Jacob et al., 2018 (arXiv 1712.05877),
     section 3; `fake_quant_with_min_max_vars` of Keras, which rounds ties up.
+
+    Examples:
+        >>> low, high = np.array(-1.0), np.array(1.0)
+        >>> y, pull = xg.vjp(xg.estimators.fake_quantize, np.array([-3.0, 0.1, 0.6]), low, high, 3)
+        >>> y.round(3)
+        array([-1.143,  0.   ,  0.571])
+        >>> grad_x, grad_low, grad_high = pull(np.ones(3))[:3]
+        >>> grad_x, float(grad_low), float(grad_high)
+        (array([0., 1., 1.]), 1.0, 0.0)
     """
     n = levels_of(bits) - float(narrow)
     wide, bottom, top = widened(x), widened(low), widened(high)
@@ -119,6 +147,12 @@ def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
 
     Gradients: x: 1 - factor; q: none. Source: `quantized_bits(use_ste=False, qnoise_factor=...)` of
     qkeras.
+
+    Examples:
+        >>> x, q = np.array([0.4, 0.6]), np.array([0.0, 1.0])
+        >>> y, pull = xg.vjp(xg.estimators.quantization_noise, x, q, 0.5)  # half of the way
+        >>> y, pull(np.ones(2))[0]
+        (array([0.2, 0.8]), array([0.5, 0.5]))
     """
     between = xp.cast_like(x + factor * (q - x), x)
     return between, lambda grad_out: grad_out * (1.0 - factor)

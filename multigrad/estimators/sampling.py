@@ -23,6 +23,12 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = True, axis: in
     Gradients: those of y at the noise that was drawn, hard or not: logits: y * (g - sum(g * y)) /
     tau; tau: through logits / tau. Source: Jang et al., 2017 (arXiv 1611.01144) and Maddison et
     al., 2017 (arXiv 1611.00712); `gumbel_softmax` of torch.nn.functional.
+
+    Examples:
+        >>> logits = np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])
+        >>> drawn = xg.estimators.gumbel_softmax.keyed(7)(logits)
+        >>> drawn.sum(axis=-1)  # one of each row is 1
+        array([1., 1.])
     """
     wide, heat = widened(logits), widened(tau)
     noisy = wide + xp.gumbel_like(wide)
@@ -45,6 +51,12 @@ def bernoulli_straight_through(p: Tensor) -> Any:
     """1 with probability p, else 0.
 
     Gradients: p: 1. Source: Bengio et al., 2013 (arXiv 1308.3432), section 4.
+
+    Examples:
+        >>> draw = xg.estimators.bernoulli_straight_through.keyed(7)
+        >>> y, pull = xg.vjp(draw, np.array([0.0, 0.5, 1.0]))
+        >>> y[[0, 2]], pull(np.ones(3))[0]
+        (array([0., 1.]), array([1., 1., 1.]))
     """
     drawn = xp.bernoulli_like(p, p)
     return xp.where(xp.isnan(p), p, drawn), lambda grad_out: grad_out
@@ -56,6 +68,11 @@ def bernoulli_st(logits: Tensor) -> Any:
 
     Gradients: logits: s * (1 - s), s = sigmoid(logits). Source: Bengio et al., 2013 (arXiv
     1308.3432), section 4, with the slope of the probability.
+
+    Examples:
+        >>> y, pull = xg.vjp(xg.estimators.bernoulli_st.keyed(7), np.array([-50.0, 0.0, 50.0]))
+        >>> y[[0, 2]], pull(np.ones(3))[0].round(3)
+        (array([0., 1.]), array([0.  , 0.25, 0.  ]))
     """
     drawn = xp.bernoulli_like(logits, xp.sigmoid(logits))
 

@@ -53,6 +53,15 @@ def lsq(
     below and Qp above, summed to its shape and, with scale_gradient, over sqrt(N * Qp), N the
     number of elements that share a step. Source: Esser et al., 2020 (LSQ, arXiv 1902.08153), eq. 1
     to 5.
+
+    Examples:
+        >>> x, step = np.array([-3.0, 0.3, 0.6]), np.array(0.5)
+        >>> y, pull = xg.vjp(xg.estimators.lsq, x, step, 3)  # 3 bits: the levels -4 to 3
+        >>> y
+        array([-2. ,  0.5,  0.5])
+        >>> grad_x, grad_step = pull(np.ones(3))[:2]
+        >>> grad_x, round(float(grad_step), 3)
+        (array([0., 1., 1.]), -1.267)
     """
     low, high = ends("lsq", bits, signed)
     size = widened(step)
@@ -86,6 +95,12 @@ def lsq_plus(
     there, Qn below and Qp above; offset: 0 there, else 1; both summed to their shapes and, with
     scale_gradient, over sqrt(N * Qp) as in lsq. Source: Bhalgat et al., 2020 (LSQ+, arXiv
     2004.09576).
+
+    Examples:
+        >>> x, step, offset = np.array([-3.0, 0.3, 0.6]), np.array(0.5), np.array(0.25)
+        >>> y, pull = xg.vjp(xg.estimators.lsq_plus, x, step, offset, 3)
+        >>> y, pull(np.ones(3))[0]
+        (array([0.25, 0.25, 0.75]), array([0., 1., 1.]))
     """
     low, high = ends("lsq_plus", bits, signed)
     size, shift = widened(step), widened(offset)
@@ -118,7 +133,14 @@ def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
     Gradients: those of the line through the segments' ends, which climbs by 1 in each: x: 1 / w
     inside of a segment of width w, else 0; widths: -(x - left end) / w**2 for the own one, -1 / w
     for those before it; start: -1 / w; summed to their shapes. A segment owns its right end.
+
     Source: Liu et al., 2022 (Nonuniform-to-Uniform Quantization, arXiv 2111.14826).
+
+    Examples:
+        >>> x, widths = np.array([0.2, 0.8, 1.6, 3.0]), np.array([1.0, 0.5, 0.75])
+        >>> y, pull = xg.vjp(xg.estimators.n2uq, x, widths, 0.0)
+        >>> y, pull(np.ones(4))[0].round(3)
+        (array([0., 1., 2., 3.]), array([1.   , 1.   , 1.333, 0.   ]))
     """
     lengths = widened(widths)
     right = xp.cumsum(lengths, axis=0) + widened(start)

@@ -25,6 +25,13 @@ def learnable_step(x: Tensor, width: Tensor, kind: str = "sigmoid") -> Any:
     S'(u) = 1 / (2 * (1 + (pi * u / 2)**2)). Source: the learnable width of Lian et al., 2023
     (Learnable Surrogate Gradient for Direct Training Spiking Neural Networks, IJCAI); the curves of
     Fang et al., 2021 (arXiv 2007.05785).
+
+    Examples:
+        >>> x, width = np.array([-1.0, 0.5]), np.array(0.5)
+        >>> y, pull = xg.vjp(xg.estimators.learnable_step, x, width)
+        >>> grad_x, grad_width = pull(np.ones(2))[:2]
+        >>> y, grad_x.round(3), round(float(grad_width), 3)
+        (array([0., 1.]), array([0.21 , 0.393]), 0.027)
     """
     if kind not in FLAT:
         raise RuleValueError(

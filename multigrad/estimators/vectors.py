@@ -28,6 +28,13 @@ def vq(
 
     Gradients: x: 1; codebook: none, or with codebook_gradient to each row the sum of what its
     vectors get. Source: van den Oord et al., 2017 (VQ-VAE, arXiv 1711.00937), section 3.1.
+
+    Examples:
+        >>> x, codebook = np.array([[0.4, 0.6], [0.9, 0.2]]), np.array([[0.0, 1.0], [1.0, 0.0]])
+        >>> chosen, index = xg.estimators.vq(x, codebook, with_index=True)
+        >>> chosen, index
+        (array([[0., 1.],
+               [1., 0.]]), array([0, 1]))
     """
     table = widened(codebook)
     # |x - c|**2 / 2 without |x|**2 / 2, which is the same for all codes.
@@ -51,6 +58,12 @@ def straight_through(x: Tensor, q: Tensor) -> Any:
 
     Gradients: x: 1; q: none. Source: x + stop_gradient(q - x) of van den Oord et al., 2017 (VQ-VAE,
     arXiv 1711.00937), without its rounding.
+
+    Examples:
+        >>> x, q = np.array([0.4, 0.6]), np.array([0.0, 1.0])
+        >>> y, pull = xg.vjp(xg.estimators.straight_through, x, q)
+        >>> y, pull(np.array([2.0, 3.0]))[0]
+        (array([0., 1.]), array([2., 3.]))
     """
     return xp.cast_like(q, x), lambda grad_out: grad_out
 
@@ -61,6 +74,12 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Any:
 
     Gradients: x_forward: none; x_backward: 1, summed to its shape. Source: `ReplaceGrad` of
     VQGAN+CLIP (Crowson, 2021).
+
+    Examples:
+        >>> x, q = np.array([0.4, 0.6]), np.array([0.0, 1.0])
+        >>> y, pull = xg.vjp(xg.estimators.replace_grad, q, x)
+        >>> y, pull(np.array([2.0, 3.0]))[1]
+        (array([0., 1.]), array([2., 3.]))
     """
     # Through `x_forward` alone the output would be the input itself.
     return x_forward, lambda grad_out: (None, summed(widened(grad_out), x_backward))
@@ -90,6 +109,12 @@ def rotation_trick(x: Tensor, q: Tensor) -> Any:
     (|q| / |x|) * (g - 2 r (r . g) + 2 e (f . g)) with e = x / |x|, f = q / |q|, r = (e + f) / |e +
     f|; opposite vectors are reflected (r = 0); where x is 0 there is no direction, and g passes as
     it is; q: none. Source: Fifty et al., 2024 (arXiv 2410.06424), section 4.
+
+    Examples:
+        >>> x, q = np.array([[1.0, 0.0]]), np.array([[0.0, 2.0]])
+        >>> y, pull = xg.vjp(xg.estimators.rotation_trick, x, q)
+        >>> y, pull(np.array([[0.0, 1.0]]))[0].round(3)  # turned and stretched as x is to q
+        (array([[0., 2.]]), array([[2., 0.]]))
     """
 
     def grad(grad_out: Tensor) -> Tensor:

@@ -175,13 +175,18 @@ def custom_gradient(
 ) -> Any:
     """Give a function a gradient of its own, on every framework.
 
-    Example:
+    Examples:
         >>> @xg.custom_gradient
         ... def log1pexp(x):
         ...     e = xp.exp(x)
+        ...
         ...     def grad(upstream):
         ...         return upstream * (1 - 1 / (1 + e))
+        ...
         ...     return xp.log(1 + e), grad
+        >>> y, pull = xg.vjp(log1pexp, np.array([0.0, 100.0]))
+        >>> pull(np.ones(2))[0]  # 1 at 100, where the derivative of log(1 + exp(x)) overflows
+        array([0.5, 1. ])
 
     Args:
         function: `f(*args, **kwargs) -> (outputs, grad)`, written with any library. Arguments and

@@ -66,6 +66,12 @@ class Function(Entries, InNotebooks, Generic[P, R]):
     with tensors of one framework, it is that framework's own custom gradient; with NumPy arrays, it
     computes the outputs, and `xg.vjp` gives the gradient.
 
+    Examples:
+        >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
+        >>> y, pull = xg.vjp(f, np.array([0.4, 1.6]))
+        >>> y, pull(np.ones(2))[0]
+        (array([0., 2.]), array([1., 1.]))
+
     Attributes:
         name: the name of the function that it was made of.
         native: None: what cannot be captured runs as it is, on its own framework; True: always;
@@ -125,6 +131,12 @@ class Function(Entries, InNotebooks, Generic[P, R]):
     def keyed(self, key: Any) -> Self:
         """Return this Function with reproducible random draws, the same on every framework.
 
+        Examples:
+            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
+            >>> a, b = draw.keyed(7)(np.zeros(2)), draw.keyed(7)(np.zeros(2))
+            >>> bool((a == b).all())
+            True
+
         Args:
             key: an int as for `jax.random.key`, a jax key, or two uint32; the n-th call from now on
                 draws from `fold_in(key, n)`.
@@ -136,9 +148,11 @@ class Function(Entries, InNotebooks, Generic[P, R]):
     def bind(self, params: Mapping[str, object] | None = None, key: Any = None) -> BoundFunction:
         """Return this Function with values for some of its arguments, and a key of its own.
 
-        Example:
+        Examples:
             >>> spike = xg.get("triangular").under("Heaviside").bind({"width": 2.0})
-            >>> y = spike(x)
+            >>> y, pull = xg.vjp(spike, np.array([-0.5, 0.5]))
+            >>> pull(np.ones(2))[0]
+            array([0.75, 0.75])
 
         Args:
             params: values by the arguments' names; numbers among them are run-time numbers as in
@@ -157,6 +171,12 @@ class Function(Entries, InNotebooks, Generic[P, R]):
     def drawing(self, draw_key: Callable[[], Any]) -> Self:
         """Return this Function with another generator: `draw_key` gives each call two uint32,
         perhaps of a trace.
+
+        Examples:
+            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
+            >>> same = draw.drawing(lambda: np.array([0, 7], np.uint32))
+            >>> bool((same(np.zeros(2)) == same(np.zeros(2))).all())
+            True
         """
         other = self._copy()
         other.draws = replace(self.draws, generator=draw_key)
@@ -165,6 +185,11 @@ class Function(Entries, InNotebooks, Generic[P, R]):
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with values for all arguments but the first, which a call may then
         leave out.
+
+        Examples:
+            >>> clip = xg.function(lambda x, top: xp.minimum(x, top), lambda g, x, top: (g, None))
+            >>> clip.with_defaults((1.0,))(np.array([0.5, 3.0]))
+            array([0.5, 1. ])
         """
         other = self._copy()
         other._entries = {}
@@ -184,7 +209,13 @@ class Function(Entries, InNotebooks, Generic[P, R]):
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its random draws are reproducible."""
+        """Whether its random draws are reproducible.
+
+        Examples:
+            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
+            >>> draw.is_keyed, draw.keyed(7).is_keyed
+            (False, True)
+        """
         return self.draws.counter is not None
 
     @property
@@ -242,6 +273,12 @@ class Function(Entries, InNotebooks, Generic[P, R]):
 
         Saved are the forms in which it has been captured: for the kinds of arguments that it was
         called with.
+
+        Examples:
+            >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
+            >>> y = f(np.array([0.4, 1.6]))  # captured for such an argument
+            >>> xg.from_dict(f.to_dict())(np.array([2.7]))
+            array([3.])
 
         Raises:
             TraceError: it has not been captured.

@@ -94,11 +94,16 @@ def function(
 ) -> Function[P, R]:
     """Return a Function of a forward and a backward, for every framework.
 
-    Example:
+    Examples:
         >>> clipped = xg.function(
         ...     lambda x, limit: xp.clip(x, 0.0, limit),
         ...     lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
         ... )
+        >>> y, pull = xg.vjp(clipped, np.array([-1.0, 0.5, 3.0]), 2.0)
+        >>> y
+        array([0. , 0.5, 2. ])
+        >>> pull(np.ones(3))[0]
+        array([0., 1., 0.])
 
     Args:
         forward: `forward(*args) -> outputs`, written with any library. Of an object, or a method of

@@ -314,9 +314,16 @@ def activation(
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
-    Example:
-        >>> act = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
-        >>> act = xg.activation(torch.nn.functional.hardswish, rule="clipped_straight_through")
+    Examples:
+        >>> spike = xg.activation("Heaviside", rule="triangular", params={"width": 2.0})
+        >>> y, pull = xg.vjp(spike, np.array([-1.0, 0.5, 3.0]))
+        >>> y
+        array([0., 1., 1.])
+        >>> pull(np.ones(3))[0]
+        array([0.5 , 0.75, 0.  ])
+        >>> rounded = xg.activation(np.round, rule="clipped_straight_through")  # any function of x
+        >>> rounded(np.array([0.4, 0.6]))
+        array([0., 1.])
 
     Args:
         forward: a name that `xg.activations()` lists, in any case, with or without underscores, or

@@ -33,8 +33,13 @@ def apply_to_gradients(
 ) -> T:
     """Apply a rule to each gradient of a pytree, with `tin=None`.
 
-    Example:
-        >>> grads = xg.apply_to_gradients(grads, "clip_norm", {"max_norm": 1.0})
+    Examples:
+        >>> grads = {"weight": np.array([3.0, 4.0]), "bias": np.array([0.1])}
+        >>> xg.apply_to_gradients(grads, "clip_norm", {"max_norm": 1.0})
+        {'weight': array([0.6, 0.8]), 'bias': array([0.1])}
+        >>> with xg.use("clip_norm", {"max_norm": 1.0}, scope="params"):
+        ...     xg.apply_to_gradients([np.array([0.0, 2.0]), None])
+        [array([0., 1.]), None]
 
     Args:
         grads: a tensor, or a list, tuple, dict or any registered pytree of them; None stays None.

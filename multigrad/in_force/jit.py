@@ -41,10 +41,19 @@ def jit(fn: Any = None, framework: str | None = None, **options: Any) -> Any:
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
     retrace; so is what a schedule (`xg.schedule`) stands at, also that of a layer's own rule.
 
-    Example:
-        >>> step = xg.jit(step)
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> act = xg.activation("Heaviside")
+        >>> @xg.jit
+        ... def slope(x):
+        ...     return jax.grad(lambda x: act(x).sum())(x)
+        >>> x = jnp.array([0.0, 0.25])
         >>> with xg.use("triangular", params={"width": 0.5}):
-        ...     step(weights, batch)
+        ...     print(slope(x))
+        [1.  0.5]
+        >>> with xg.use("rectangular"):  # traced again: never the code of another rule
+        ...     print(slope(x))
+        [1. 1.]
 
     Args:
         fn: the function; without it, a decorator is returned.

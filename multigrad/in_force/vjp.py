@@ -35,9 +35,13 @@ Pullback = Callable[[Any], tuple[Any, ...]]
 def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     """Return `f(*inputs)`, and the map from a cotangent of it to the gradients of the inputs.
 
-    Example:
-        >>> y, pullback = xg.vjp(f, x, w)
-        >>> grad_x, grad_w = pullback(np.ones_like(y))
+    Examples:
+        >>> @xg.custom_gradient
+        ... def twice(x, limit):
+        ...     return 2.0 * x, lambda upstream: (xp.clip(2.0 * upstream, -limit, limit), None)
+        >>> y, pull = xg.vjp(twice, np.array([1.0, 2.0]), 1.5)
+        >>> pull(np.array([0.5, 1.0]))[0]
+        array([1. , 1.5])
 
     Args:
         f: a Function, an activation, or any function of tensors. On NumPy, which has no autodiff of

@@ -64,6 +64,19 @@ class Place:
 class CheckReport(InNotebooks):
     """What `xg.check` found; prints as a table.
 
+    Examples:
+        >>> wrong = xg.function(lambda x: x * x, lambda grad_out, x: grad_out * x)  # not 2 * x
+        >>> report = xg.check(wrong, np.array([1.0, 3.0]))
+        >>> report.ok, report.compared, bool(report)
+        (False, 2, False)
+        >>> print(report)
+        <lambda> on numpy, float64
+          THE GRADIENT IS WRONG: largest error 2.88 (2 elements)
+          worst at x[1] = 3: gradient 2.88344, expected 5.76688
+                    at        given         true   difference
+                     3      2.88344      5.76688         2.88
+                     1     0.780076      1.56015         0.78
+
     Attributes:
         ok: of a Function: whether its gradient is the true one; of a surrogate: whether it is
             finite wherever the true derivative is. False where nothing was compared.
@@ -147,11 +160,17 @@ class CheckReport(InNotebooks):
 def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = None) -> CheckReport:
     """Compare a gradient with finite differences, or a surrogate with the true derivative.
 
-    Example:
-        >>> report = xg.check(clipped_relu, x, 2.0)
-        >>> report.ok
-        True
-        >>> print(xg.check(xg.activation("Heaviside", rule="triangular")))
+    Examples:
+        >>> report = xg.check(xg.activation("Tanh"), np.array([-1.0, 0.5]))
+        >>> report.ok, report.max_error < 1e-9
+        (True, True)
+        >>> print(xg.check(xg.activation("Heaviside", rule="triangular"), np.array([-0.5, 0.25])))
+        activation('Heaviside', rule='triangular') on numpy, float64
+          the surrogate differs from the true derivative by at most 0.75 (2 elements)
+          worst at x[1] = 0.25: gradient 0.75, expected 0
+                    at    surrogate         true   difference
+                  -0.5          0.5            0          0.5
+                  0.25         0.75            0         0.75
 
     A Function is run in float64, and each element of its inputs moved by small steps to both sides.
     Where the differences do not settle, the function has a kink or a jump there: such elements are

@@ -167,7 +167,8 @@ def place_of(family: str) -> int:
 
 def split_docstring(text: str | None) -> tuple[str, str]:
     """Return a docstring's formula and source, each on one line."""
-    formula, _, source = inspect.cleandoc(text or "").partition("Source:")
+    said, _, _ = inspect.cleandoc(text or "").partition("Examples:")
+    formula, _, source = said.partition("Source:")
     return " ".join(formula.split()), " ".join(source.split())
 
 

@@ -39,6 +39,12 @@ def lower(
 ) -> Any:
     """Return the native object: what an expert would have written for this framework.
 
+    Examples:
+        >>> spike = xg.lower("triangular", "numpy", forward="Heaviside")
+        >>> y, pull = spike.vjp(np.array([-0.5, 0.25]))
+        >>> y, pull(np.ones(2))
+        (array([0., 1.]), array([0.5 , 0.75]))
+
     Args:
         rule: a name, a Rule, a function that is a rule, or a Function; None is the forward's true
             derivative. A Function is taken as it was captured at its latest call.
@@ -71,6 +77,23 @@ def source(
     standalone: bool = False,
 ) -> Shown:
     """Return the source that is emitted for a rule under a forward, for reading and pasting.
+
+    Examples:
+        >>> print(xg.source("rectangular", "numpy", forward="Heaviside"))
+        def prepare(wrap, a, b):
+            return (wrap(a), wrap(b),)
+        <BLANKLINE>
+        <BLANKLINE>
+        def forward(tin):
+            return heaviside(tin)
+        <BLANKLINE>
+        <BLANKLINE>
+        def keep(tin, output, a, b, n1, n2):
+            return (and_(tin >= n1, tin <= n2),)
+        <BLANKLINE>
+        <BLANKLINE>
+        def backward(grad_out, kept, a, b, n1, n2):
+            return mul_into(cast(kept, dtype=grad_out.dtype), grad_out)
 
     Args:
         rule: as `lower` takes it, or an activation (`xg.activation(...)`), which has a forward and

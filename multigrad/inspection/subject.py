@@ -14,6 +14,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, load_backend
 from ..calls.arguments import owner_of, positional_names, unwrap
+from ..calls.bound import BoundFunction
 from ..capture.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.function import Function
@@ -27,6 +28,7 @@ from ..recipes.record import NotCaptured
 from ..registry import resolve
 from ..rulebook.forwards_of_code import ForwardOfCode
 from ..rulebook.rule import Rule
+from ..rulebook.under import RuleUnder
 
 Array = Any
 Tensor = Any
@@ -61,7 +63,7 @@ def subject_of(obj: Any) -> Subject:
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
-        return Subject(inner.name, inner, function=inner, is_surrogate=inner.is_surrogate)
+        return Subject(inner.name, inner, function=inner, is_surrogate=gives_surrogate(inner))
     if isinstance(inner, Activation):
         ruled = inner.in_force() is not None
         if isinstance(inner.forward, ForwardOfCode) and not ruled:
@@ -72,11 +74,21 @@ def subject_of(obj: Any) -> Subject:
         act = Activation("Linear", rule)
         return Subject(f"{rule.name} under Linear", act, forward=act.forward, is_surrogate=True)
     if callable(inner):
-        name = name_of(inner)
-        return Subject(name, inner, function=Function(PairRecipe(inner, None, None, name), inner))
+        is_bound = isinstance(inner, BoundFunction)
+        name = inner.name if is_bound else name_of(inner)
+        whole = Function(PairRecipe(inner, None, None, name), inner)
+        ruled = is_bound and gives_surrogate(inner.function)
+        return Subject(name, inner, function=whole, is_surrogate=ruled)
     raise RuleTypeError(
         f"expected a Function, an activation, a rule or its name, got {type(obj).__name__}"
     )
+
+
+def gives_surrogate(function: Any) -> bool:
+    """Return whether a Function's gradient is meant to differ from its forward's derivative."""
+    recipe = getattr(function, "recipe", None)
+    ruled = isinstance(recipe, RuleUnder) and recipe.specialization is not None
+    return ruled or getattr(function, "is_surrogate", False)
 
 
 def make_inputs(subject: Subject) -> tuple[Any, ...]:

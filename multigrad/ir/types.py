@@ -110,6 +110,6 @@ def dtype_name(dtype: Any) -> str:
     if dtype is float:
         return T
     name = getattr(dtype, "symbol", None) or getattr(dtype, "name", None)
-    if not isinstance(name, str):
+    if not isinstance(name, str) or (name.isupper() and name != T):  # an enum member
         name = getattr(dtype, "__name__", None) or str(dtype)
     return name.rsplit(".", 1)[-1].rstrip("_")

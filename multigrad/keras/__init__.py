@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.discovery import load_backend
+from ..backend.discovery import OWN, load_backend
+from ..backend.installed import why_too_old
 from ..errors import BackendNotFound
 from ..ground.namespace import namespace
 
@@ -25,6 +26,10 @@ except ImportError as error:
     else:
         advice = "install one of tensorflow, torch, jax and name it in KERAS_BACKEND"
     raise BackendNotFound(f"Keras cannot be imported ({error}); {advice}") from error
+
+_OLD = why_too_old("keras", OWN)
+if _OLD is not None:
+    raise BackendNotFound(f"multigrad.keras {_OLD}")
 
 # Before anything is traced: a compiler cannot follow the import of a backend.
 load_backend(keras.config.backend())

@@ -24,17 +24,21 @@ from .steps import FITTED, assign_number, read_array
 class Anneal(keras.callbacks.Callback):
     """Set a param of the rules in a model by a function of the step.
 
-    Example:
-        >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal("width", lambda step: 2.0 *
-        0.999**step)])
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> act = multigrad.keras.Activation("Heaviside", rule="triangular", params={"width": 2.0})
+        >>> model = keras.Sequential([keras.layers.Dense(2), act, keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> narrow = multigrad.keras.Anneal("width", lambda epoch: 2.0 / (1 + epoch))
+        >>> x, y = np.ones((4, 3)), np.ones((4, 1))
+        >>> history = model.fit(x, y, epochs=2, verbose=0, callbacks=[narrow])
+        >>> float(act.params["width"])
+        1.0
 
     The param is a Variable, so the compiled step stays as it is.
 
-    Where params of the model were given as schedules, `Anneal()` steps those after each batch:
-
-        >>> width = xg.schedule.cosine(2.0, 0.5, steps=1000)
-        >>> layer = multigrad.keras.Activation("Heaviside", "triangular", {"width": width})
-        >>> model.fit(x, y, callbacks=[multigrad.keras.Anneal()])
+    Where params of the model were given as schedules (`params={"width": xg.schedule.cosine(...)}`),
+    `Anneal()` steps those after each batch.
 
     It runs before all other callbacks, wherever it stands among them, so that what they save fits.
 

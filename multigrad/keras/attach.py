@@ -28,9 +28,14 @@ from .tracing import HOST
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     """Put rules on layers and operations of a Keras model that exists.
 
-    Example:
-        >>> with multigrad.keras.attach(model, {"relu": "guided"}):
-        ...     heat = gradient_of_a_logit(model, x)
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> model = keras.Sequential([keras.layers.Input((2,)), keras.layers.ReLU()])
+        >>> with multigrad.keras.attach(model, {keras.layers.ReLU: "guided"}) as handle:
+        ...     print(handle)
+        name   kind  rule    selector
+        -----------------------------
+        re_lu  ReLU  guided  ReLU
 
     Args:
         model: a Keras model or layer of any kind, fitted, compiled, loaded or new. It is changed in

@@ -40,9 +40,14 @@ Tensor = Any
 class CustomGradient(HoldingLayer):
     """A layer that calls a Function, with the Function's own gradient.
 
-    Example:
-        >>> clipped = xg.from_autograd_function(ClippedReLU)
-        >>> y = multigrad.keras.CustomGradient(clipped)(x, 1.5)
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> @xg.custom_gradient
+        ... def reverse(x):
+        ...     return x, lambda upstream: -upstream
+        >>> layer = multigrad.keras.CustomGradient(reverse)
+        >>> keras.ops.convert_to_numpy(layer(np.array([1.0, 2.0])))
+        array([1., 2.], dtype=float32)
 
     It is called as the Function is: with several tensors, nested ones, numbers and words, by
     position or by name; the outputs are nested as the Function nests them. Floating-point tensors

@@ -37,6 +37,7 @@ from . import (
     dialect_losses,
     dialect_parts,
 )
+from .versions import those_of
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -206,7 +207,9 @@ NAMES: dict[str, Mapping[str, Handler]] = {
 
 # Made without a tensor: these also act where no symbol is among the arguments.
 MADE = ("arange", "empty", "full", "ones", "zeros")
-MADE_OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
+MADE_OF_NUMBERS = those_of(  # geomspace: since 3.14
+    keras.ops, ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
+)
 HIDDEN: dict[str, Mapping[str, Handler]] = {
     "ops": {
         **{name: creation.creator(name, at_once(getattr(keras.ops, name))) for name in MADE},

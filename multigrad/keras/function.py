@@ -28,6 +28,14 @@ from .tracing import BACKEND
 class FunctionOperation(keras.Operation):
     """A Function as an operation of a Keras model.
 
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> x = keras.Input((2,))
+        >>> y = xg.estimators.ste_round(x)  # of a symbolic tensor: an operation in the model
+        >>> model = keras.Model(x, y)
+        >>> any(isinstance(each, multigrad.keras.FunctionOperation) for each in model.operations)
+        True
+
     Args:
         function: what to call.
     """

@@ -48,12 +48,18 @@ all_weights: Any = keras.layers.Layer.weights.fget
 class Activation(HoldingLayer):
     """An activation whose backward is the rule in force.
 
-    Example:
+    Examples:
+        >>> import keras, multigrad.keras
         >>> model = keras.Sequential([
-        ...     keras.layers.Dense(64),
+        ...     keras.layers.Input((3,)),
         ...     multigrad.keras.Activation("Heaviside", rule="triangular", params={"width": 2.0}),
-        ...     keras.layers.Dense(10),
         ... ])
+        >>> keras.ops.convert_to_numpy(model(np.array([[-1.0, 0.5, 3.0]])))
+        array([[0., 1., 1.]], dtype=float32)
+        >>> width = model.layers[0].params["width"]
+        >>> _ = width.assign(0.5)  # the next step has it, without a retrace
+        >>> keras.models.clone_model(model).layers[0].rule  # the config holds the rule as data
+        'triangular'
 
     `rule`, `params` and `backend` may be assigned at any time; the next step follows, on every
     Keras backend. The numbers among the params are non-trainable Variables:
@@ -333,6 +339,12 @@ class Activation(HoldingLayer):
 class ActivationFunction(Activation):
     """What `activation` returns: an `Activation` that takes its tensor in the dtype of the layer
     that holds it.
+
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> act = multigrad.keras.activation("Heaviside", rule="triangular")
+        >>> isinstance(act, multigrad.keras.ActivationFunction)
+        True
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -349,9 +361,12 @@ def activation(
 ) -> ActivationFunction:
     """Return an activation for `Dense(activation=...)` and everything else in Keras that takes one.
 
-    Example:
-        >>> keras.layers.Dense(64, activation=multigrad.keras.activation("Heaviside",
-        rule="triangular"))
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> act = multigrad.keras.activation("Heaviside", rule="triangular")
+        >>> layer = keras.layers.Dense(2, activation=act, kernel_initializer="ones")
+        >>> keras.ops.convert_to_numpy(layer(np.array([[1.0, 0.5]])))
+        array([[1., 1.]], dtype=float32)
 
     Args, errors: as for `Activation`. What is assigned to it (`layer.activation.rule = ...`) acts
     as there.

@@ -47,11 +47,16 @@ def apply_to_gradients(
     accumulation. Applied twice, the rule given last acts first. Given a LossScaleOptimizer, the
     rule sees the unscaled gradients.
 
-    Example:
-        >>> optimizer = apply_to_gradients(keras.optimizers.Adam(), "clip_norm", {"max_norm": 1.0})
-        >>> model.compile(optimizer, "mse")
-        >>> optimizer.params["max_norm"].assign(0.5)  # between fits, without a retrace; Anneal does
-        it within one
+    Examples:
+        >>> import keras, multigrad.keras
+        >>> optimizer = multigrad.keras.apply_to_gradients(
+        ...     keras.optimizers.SGD(0.5), "clip_norm", {"max_norm": 1.0}
+        ... )
+        >>> weight = keras.Variable([0.0, 0.0])
+        >>> optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])], [weight])
+        >>> keras.ops.convert_to_numpy(weight)
+        array([-0.3, -0.4], dtype=float32)
+        >>> _ = optimizer.params["max_norm"].assign(0.5)  # between fits, without a retrace
 
     Args:
         optimizer: a Keras optimizer that has not been built, or the name of one.

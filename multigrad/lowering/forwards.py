@@ -135,9 +135,11 @@ _WITH_VALUE = re.compile(r"(?P<name>[^()]+)\(\s*(?P<setting>\w+)\s*=(?P<value>[^
 def activations() -> list[ActivationName]:
     """Return the names of all activations, in the order of the documentation.
 
-    Example:
-        >>> for name in xg.activations():
-        ...     act = xg.activation(name)
+    Examples:
+        >>> "Heaviside" in xg.activations()
+        True
+        >>> [name for name in xg.activations() if name.startswith("S")]
+        ['SiLU', 'Softplus', 'Sign']
 
     They are taken in any case, with or without underscores, and by other names that are usual:
     "sigmoid" is "Logistic", "step" is "Heaviside", "swish" is "SiLU", "identity" is "Linear".

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..backend.discovery import loaded
+from ..backend.discovery import entry_points, load_backend, loaded
 from ..backend.fast import DISABLED, FastKernels, Pattern
 from ..errors import MultigradError, suggest
 from ..ir.graph import Graph, Node
@@ -19,9 +19,22 @@ def without(*names: str) -> Iterator[None]:
     """Turn rows off for what is lowered inside of the block (`xg.lower`; layers keep what they
     have).
 
+    Examples:
+        >>> import torch
+        >>> from multigrad.lowering.patterns import all_patterns, without
+        >>> step = xg.lower("triangular", "torch", forward="Heaviside")
+        >>> with without(*all_patterns()):  # to see whether a fast kernel is to blame
+        ...     plain = xg.lower("triangular", "torch", forward="Heaviside")
+        >>> x = torch.tensor([0.25, -2.0])
+        >>> bool((step.apply(x) == plain.apply(x)).all())
+        True
+
     Raises:
         MultigradError: no loaded backend has a row of that name.
+        BackendNotFound: the name begins with a backend whose framework is not installed.
     """
+    for backend in {name.partition(".")[0] for name in names} & set(entry_points()):
+        load_backend(backend)
     known = all_patterns()
     for name in names:
         if name not in known:
@@ -37,7 +50,15 @@ def without(*names: str) -> Iterator[None]:
 
 
 def all_patterns() -> dict[str, Pattern]:
-    """Return the rows of all loaded backends by name."""
+    """Return the rows of all loaded backends by name.
+
+    Examples:
+        >>> import torch
+        >>> from multigrad.lowering.patterns import all_patterns
+        >>> spike = xg.Activation("Heaviside")  # the torch backend is loaded
+        >>> "torch.in_place" in all_patterns()
+        True
+    """
     return {row.name: row for backend in loaded() for row in backend.kernels.fast.patterns}
 
 

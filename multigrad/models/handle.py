@@ -15,6 +15,12 @@ HEADER = ("name", "kind", "rule", "selector")
 class Row:
     """One thing that was changed.
 
+    Examples:
+        >>> import torch
+        >>> handle = xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"})
+        >>> handle.rows[0]
+        Row(name='relu', kind='operation', rule='guided', selector='relu')
+
     Attributes:
         name: a layer's name, or an operation's.
         kind: the layer's class, or "operation".
@@ -30,6 +36,16 @@ class Row:
 
 class Attachment(InNotebooks):
     """Rules on a model. As a context manager it takes them off at the end; printed, it is a table.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> handle = xg.attach(model, {torch.nn.ReLU: "guided"})
+        >>> [(row.name, row.rule) for row in handle.rows]
+        [('1', 'guided')]
+        >>> handle.detach()
+        >>> handle.is_attached
+        False
 
     Attributes:
         rows: what was changed, in the model's order.

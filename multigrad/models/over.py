@@ -22,8 +22,11 @@ def over(rule: str | Rule | Callable[..., Any]) -> Function:
     `out` is what the forward computed of `tin` as a constant (detached, `stop_gradient`): so what
     else the forward reads, its weights among it, keeps its gradient, and `tin` gets the rule's.
 
-    Example:
-        >>> y = over("guided")(x, layer(x.detach()))
+    Examples:
+        >>> from multigrad.models.over import over
+        >>> y, pull = xg.vjp(over("guided"), np.array([-1.0, 2.0]), np.array([-2.0, 4.0]))
+        >>> y, pull(np.ones(2))[0]
+        (array([-2.,  4.]), array([0., 1.]))
 
     Args:
         rule: a name, a Rule (`rule.with_params(...)` binds numbers) or a function.

@@ -32,7 +32,9 @@ def plot(
 ) -> Axes:
     """Draw what a rule does to gradients, or a Function and its gradient; NumPy computes it.
 
-    Example:
+    Examples:
+        >>> import matplotlib
+        >>> matplotlib.use("agg")
         >>> ax = xg.plot("triangular", "Heaviside", {"width": [0.5, 1.0, 2.0]})
         >>> ax.figure.savefig("triangular.png")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tomllib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.discovery import entry_points
+from ..backend.installed import is_importable
 
 NAME = "snippets.toml"
 
@@ -40,13 +42,17 @@ def read_snippets() -> dict[str, Snippets]:
     """
     folders = {"keras": Path(__file__).parents[1] / "keras"}
     for name, point in entry_points().items():
-        spec = find_spec(getattr(point, "module", name).partition(".")[0])
+        root = getattr(point, "module", name).partition(".")[0]
+        spec = find_spec(root) if is_importable(root) else None
         for folder in (spec and spec.submodule_search_locations) or ():
             folders.setdefault(name, Path(folder))
     files = {name: folder / NAME for name, folder in folders.items() if (folder / NAME).exists()}
-    rows = {
-        name: Snippets(**tomllib.loads(file.read_text("utf-8"))) for name, file in files.items()
-    }
+    rows = {}
+    for name, file in files.items():
+        try:
+            rows[name] = Snippets(**tomllib.loads(file.read_text("utf-8")))
+        except (TypeError, ValueError) as error:  # perhaps a stranger's
+            warnings.warn(f"no code for {name} is shown: {file}: {error}", stacklevel=2)
     return dict(sorted(rows.items(), key=by_place))
 
 

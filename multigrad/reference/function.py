@@ -48,10 +48,11 @@ class ReferenceFunction:
     pullback takes a tuple of cotangents (None: zero); with several inputs it returns a tuple of
     gradients.
 
-    Example:
+    Examples:
         >>> f = xg.lower("triangular", "numpy", forward="Heaviside")
-        >>> y, pullback = f.vjp(x)
-        >>> grad_in = pullback(np.ones_like(y))
+        >>> y, pullback = f.vjp(np.array([0.25]))
+        >>> pullback(np.ones_like(y))
+        array([0.75])
     """
 
     def __init__(self, functions: Callables, emitted: Emitted) -> None:

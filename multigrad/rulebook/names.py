@@ -25,6 +25,17 @@ _epoch = 0
 def get(rule: str | Callable[..., Any]) -> Any:
     """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types.
 
+    Examples:
+        >>> triangular = xg.get("triangular")
+        >>> triangular
+        <Rule triangular>
+        >>> triangular(None, np.ones(3), np.array([-2.0, 0.0, 0.5]), width=2.0)
+        array([0.  , 1.  , 0.75])
+        >>> xg.get("triangluar")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleError: no rule named 'triangluar'; did you mean 'triangular'? (170 ...
+
     Raises:
         RuleError: no rule has that name.
     """
@@ -88,7 +99,18 @@ def registered(name: str) -> Any:
 
 
 def epoch() -> int:
-    """Return how often a name changed its meaning; compiled code is keyed by it."""
+    """Return how often a name changed its meaning; compiled code is keyed by it.
+
+    Examples:
+        >>> from multigrad.registry import epoch
+        >>> before = epoch()
+        >>> @xg.register("triangular", override=True)
+        ... def triangular(ctx, grad_out, tin, width=1.0):
+        ...     return grad_out
+        >>> epoch() > before  # what was made for the old rule is out of date
+        True
+        >>> xg.unregister("triangular")
+    """
     return _epoch
 
 

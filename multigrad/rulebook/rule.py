@@ -62,6 +62,15 @@ class Rule(InNotebooks):
     """A gradient rule: `rule(None, grad_out, tin, **params)` on NumPy arrays and any framework's
     tensors.
 
+    Examples:
+        >>> rule = xg.get("triangular")
+        >>> rule.params
+        {'width': 1.0}
+        >>> rule(None, np.array([1.0, 10.0]), np.array([0.0, 0.5]))
+        array([1., 5.])
+        >>> rule.with_params(width=2.0)
+        <Rule triangular with width=2.0>
+
     Attributes:
         name: the name it was registered under, or the function's.
         params: the parameters that may be set, with their defaults.
@@ -121,7 +130,14 @@ class Rule(InNotebooks):
 
     @property
     def signature(self) -> Signature:
-        """What may be set from outside: own or the parts' params, without the bound ones."""
+        """What may be set from outside: own or the parts' params, without the bound ones.
+
+        Examples:
+            >>> xg.get("rectangular").signature.takes("a")
+            True
+            >>> xg.get("rectangular").with_params(a=-0.5).signature.takes("a")
+            False
+        """
         if self.signature_of_function is not None:
             known = dict(self.signature_of_function.params)
             takes_any = self.signature_of_function.takes_any
@@ -139,13 +155,24 @@ class Rule(InNotebooks):
     def params(self) -> dict[str, Any]:
         """The parameters that may be set, with their defaults (`inspect.Parameter.empty`:
         required).
+
+        Examples:
+            >>> xg.get("rectangular").params
+            {'a': -0.5, 'b': 0.5}
+            >>> xg.get("rectangular").with_params(a=-0.5).params
+            {'b': 0.5}
         """
         defaults = {name: param.default for name, param in self.signature.params.items()}
         return FixedParams(defaults, "write rule.with_params(name=value)")
 
     @property
     def ranges(self) -> Mapping[str, Range]:
-        """The ranges of the parameters that may be set, for those that have one."""
+        """The ranges of the parameters that may be set, for those that have one.
+
+        Examples:
+            >>> {name: allowed.text for name, allowed in xg.get("triangular").ranges.items()}
+            {'width': '>= 0'}
+        """
         found = dict(self.own_ranges)
         for part in self.resolved_parts():
             for name, allowed in part.ranges.items():
@@ -158,6 +185,13 @@ class Rule(InNotebooks):
         """Check a number against the range of a param, as `use` and a call do; for a number that
         changes.
 
+        Examples:
+            >>> xg.get("triangular").check_param("width", 2.0)
+            >>> xg.get("triangular").check_param("width", -2.0)
+            Traceback (most recent call last):
+                ...
+            multigrad.errors.RuleValueError: rule 'triangular': param 'width' is >= 0, got -2.0
+
         Raises:
             RuleTypeError: the rule takes no such param, or not that kind of value.
             RuleValueError: it is out of its range.
@@ -168,6 +202,13 @@ class Rule(InNotebooks):
 
     def check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
         """Check the values of params, as far as they are numbers and known.
+
+        Examples:
+            >>> xg.get("rectangular").check_ranges({"a": 0.0, "b": 1.0})
+            >>> xg.get("rectangular").check_ranges({"a": 2.0, "b": 1.0})
+            Traceback (most recent call last):
+                ...
+            multigrad.errors.RuleValueError: rule 'rectangular': param 'a' is <= b, got 2.0 ...
 
         Args:
             whole: they are all that is given: the others have their defaults.
@@ -184,16 +225,23 @@ class Rule(InNotebooks):
             part.check_ranges({**part.signature.select(values), **part.bound}, whole=whole)
 
     def resolved_parts(self) -> tuple[Rule, ...]:
-        """Return the parts of a composed rule, names looked up now."""
+        """Return the parts of a composed rule, names looked up now.
+
+        Examples:
+            >>> xg.compose("clip_norm", "noise").resolved_parts()
+            (<Rule clip_norm>, <Rule noise>)
+        """
         return tuple(resolve(part) for part in self.parts)
 
     def with_params(self, /, **params: Any) -> Rule:
         """Return this rule with some params bound; a bound param is no longer settable from
         outside.
 
-        Example:
+        Examples:
             >>> chain = xg.compose("clip_norm", "noise", "noise")
             >>> chain = chain.with_params(max_norm=1.0, **{"noise[1].sigma": 0.01})
+            >>> chain
+            <Rule (clip_norm → noise → noise(sigma=0.01))(max_norm=1.0)>
 
         A param of a composed rule reaches every part that declares it; "noise.sigma" is that of
         one part alone, "noise[1].sigma" where several have the name. The part is then the rule
@@ -215,7 +263,13 @@ class Rule(InNotebooks):
         return self.copy(bound=bound)
 
     def copy(self, **changes: Any) -> Rule:
-        """Return this rule with other attributes."""
+        """Return this rule with other attributes.
+
+        Examples:
+            >>> renamed = xg.get("triangular").copy(name="hat")
+            >>> renamed
+            <Rule hat>
+        """
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         other = Rule(**{"ranges": self.own_ranges, **own, **changes})
         if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
@@ -226,8 +280,12 @@ class Rule(InNotebooks):
         """Return this rule for tensors that are parts of an array: what its reductions and draws
         are taken over.
 
-        Example:
+        Examples:
             >>> clip = xg.get("clip_norm").over("global")  # of the whole batch, on each replica
+            >>> clip
+            <Rule clip_norm, over='global'>
+            >>> clip(None, np.array([3.0, 4.0]), None, max_norm=1.0)
+            array([0.6, 0.8])
 
         Without it a tensor means what its framework says: the whole array under jax's automatic
         sharding and for a torch DTensor, the part in hand in `shard_map`, in data-parallel torch
@@ -252,7 +310,13 @@ class Rule(InNotebooks):
         return self.over_shards(read_shards(over, axis_name))
 
     def over_shards(self, shards: Shards | None) -> Rule:
-        """Return this rule over shards; see `over`."""
+        """Return this rule over shards; see `over`.
+
+        Examples:
+            >>> clip = xg.get("clip_norm").over("global")
+            >>> xg.get("noise").over_shards(clip.shards)  # the shards of another rule
+            <Rule noise, over='global'>
+        """
         other = self.copy(shards=shards)
         if shards is not None:
             other._specializations = self._over.setdefault(shards, {})
@@ -262,9 +326,11 @@ class Rule(InNotebooks):
         """Return this rule under an activation: a Function whose forward is the activation and
         whose backward the rule.
 
-        Example:
+        Examples:
             >>> spike = xg.get("triangular").under("Heaviside")
-            >>> y = spike(x, 2.0)  # as xg.activation("Heaviside", "triangular", {"width": 2.0})(x)
+            >>> y, pull = xg.vjp(spike, np.array([-0.5, 0.5]), 2.0)  # 2.0 is the width
+            >>> y, pull(np.ones(2))[0]
+            (array([0., 1.]), array([0.75, 0.75]))
 
         The Function takes the tensor, then the run-time params in alphabetical order, which default
         to this rule's own.
@@ -288,10 +354,11 @@ class Rule(InNotebooks):
         A rule that multiplies the gradient element by element is this factor times the gradient.
         Of any other, such as `clip_norm` or a sign, it is what the rule gives for ones, no more.
 
-        Example:
-            >>> xg.get("triangular").factor(x, width=2.0)
-            >>> jax.jit(xg.get("triangular").factor)(x)
-            >>> sinabs.layers.LIF(tau_mem=20.0, surrogate_grad_fn=xg.get("triangular").factor)
+        Examples:
+            >>> xg.get("triangular").factor(np.array([-1.0, 0.0, 0.5]), width=2.0)
+            array([0.5 , 1.  , 0.75])
+            >>> xg.get("triangular").factor(np.array([0.5, 1.0]), 1.0)  # membrane, threshold
+            array([0.5, 1. ])
 
         Args:
             x: the forward's input (for spiking units: membrane minus threshold), a tensor of any
@@ -317,6 +384,10 @@ class Rule(InNotebooks):
     def bound_rule(self, params: Mapping[str, Any] | None = None) -> BoundRule:
         """Return this rule with values for its params, checked.
 
+        Examples:
+            >>> xg.get("triangular").bound_rule({"width": 2.0}).values
+            (2.0,)
+
         Raises:
             RuleTypeError: an unknown param, a missing one or a wrong kind of value.
             RuleValueError: a value is out of its range.
@@ -330,7 +401,13 @@ class Rule(InNotebooks):
     def run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
     ) -> Tensor:
-        """Apply the rule as it is, on a framework's tensors."""
+        """Apply the rule as it is, on a framework's tensors.
+
+        Examples:
+            >>> rule = xg.get("triangular")
+            >>> rule.run_native(None, np.ones(2), np.array([0.0, 0.5]), {"width": 2.0})
+            array([1.  , 0.75])
+        """
         return run_written(self, ctx, grad_out, tin, params)
 
     def __call__(
@@ -361,6 +438,11 @@ class Rule(InNotebooks):
 
         Parts that run as they are make the whole do so; a part that must be captured makes the
         whole.
+
+        Examples:
+            >>> rule = xg.compose("clip_norm", "noise").frozen()
+            >>> rule.parts  # the rules that have the names now
+            (<Rule clip_norm>, <Rule noise>)
         """
         if self.function is not None:
             return self
@@ -374,6 +456,11 @@ class Rule(InNotebooks):
 
     def to_dict(self) -> dict[str, Any]:
         """Return this rule as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
+
+        Examples:
+            >>> data = xg.get("triangular").to_dict()
+            >>> data["name"], data["kind"]
+            ('triangular', 'rule')
 
         Raises:
             TraceError: it cannot be captured, so there is no graph to save.
@@ -436,7 +523,13 @@ def as_rule(
 
 
 def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
-    """Return the Rule now meant by a name, a Rule or a plain function."""
+    """Return the Rule now meant by a name, a Rule or a plain function.
+
+    Examples:
+        >>> from multigrad.registry import resolve
+        >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
+        {}
+    """
     found = names.get(rule)
     return found if isinstance(found, Rule) else as_rule(found)
 

@@ -31,9 +31,11 @@ Path = str | os.PathLike[str]
 def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) -> None:
     """Write a rule or a Function to a JSON file: all of it, or nothing.
 
-    Example:
-        >>> xg.save("triangular", "triangular.json")
+    Examples:
+        >>> xg.save(xg.get("triangular").with_params(width=2.0), "triangular.json")
         >>> rule = xg.load("triangular.json")  # in another process, on another framework
+        >>> rule(None, np.ones(2), np.array([0.0, 1.0]))
+        array([1. , 0.5])
 
     Args:
         obj: a rule (its name, a Rule or a function), or a Function as `xg.custom_gradient` makes.
@@ -53,6 +55,12 @@ def load(path: Path) -> Rule | Function[..., Any]:
 
     What is loaded works everywhere. A rule is not registered: `xg.register("name")(xg.load(path))`.
 
+    Examples:
+        >>> xg.save("rectangular", "rule.json")
+        >>> rule = xg.register("loaded")(xg.load("rule.json"))
+        >>> xg.get("loaded")(None, np.ones(2), np.array([0.0, 9.0]))
+        array([1., 0.])
+
     Raises:
         FormatError: the file is no document of this version, damaged or too large.
         OSError: the file cannot be read.
@@ -62,6 +70,13 @@ def load(path: Path) -> Rule | Function[..., Any]:
 
 def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     """Return the rule or the Function of which `obj.to_dict()` gave these data.
+
+    Examples:
+        >>> data = xg.get("rectangular").to_dict()
+        >>> data["format"], data["version"]
+        ('multigrad', 1)
+        >>> xg.from_dict(data)(None, np.ones(2), np.array([0.0, 9.0]))
+        array([1., 0.])
 
     Raises:
         FormatError: they are no document of this version, or damaged.

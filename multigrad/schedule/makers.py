@@ -14,6 +14,11 @@ from .schedule import Schedule
 def linear(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
     """start + (end - start) * min((step - begin) / steps, 1), and start before begin.
 
+    Examples:
+        >>> width = xg.schedule.linear(2.0, 0.5, steps=100)
+        >>> [width(step) for step in (0, 50, 100, 200)]
+        [2.0, 1.25, 0.5, 0.5]
+
     Raises:
         RuleTypeError: an argument is no number.
         RuleValueError: one is NaN or infinite, steps is not above 0, or begin is negative.
@@ -31,6 +36,11 @@ def cosine(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
     """end + (start - end) * (1 + cos(pi * min((step - begin) / steps, 1))) / 2: half a cosine.
 
     Args, errors: as for `linear`.
+
+    Examples:
+        >>> width = xg.schedule.cosine(2.0, 0.0, steps=100)
+        >>> [round(width(step), 3) for step in (0, 25, 50, 100)]
+        [2.0, 1.707, 1.0, 0.0]
     """
     numbers = {
         "start": read_number("cosine: start", start),
@@ -50,6 +60,11 @@ def exponential(
     begin: int = 0,
 ) -> Schedule:
     """start * rate ** ((step - begin) / every), and start before begin; `optax.exponential_decay`.
+
+    Examples:
+        >>> width = xg.schedule.exponential(1.0, 0.5, every=10, staircase=True)
+        >>> [width(step) for step in (0, 9, 10, 25)]
+        [1.0, 1.0, 0.5, 0.25]
 
     Args:
         start: the first value.
@@ -82,6 +97,11 @@ def piecewise(
     boundaries: Mapping[int, float] | Iterable[int], values: Iterable[float] | None = None
 ) -> Schedule:
     """Values that hold until the next one's first step: `piecewise({0: 1.0, 100: 0.5})`.
+
+    Examples:
+        >>> width = xg.schedule.piecewise([100, 200], [1.0, 0.5, 0.25])
+        >>> [width(step) for step in (0, 99, 100, 200)]
+        [1.0, 1.0, 0.5, 0.25]
 
     Args:
         boundaries: values by their first step, one of which is 0; or the first steps of all values
@@ -122,6 +142,12 @@ def of(fn: Callable[[Any], Any]) -> Schedule:
 
     Schedules of optax are such functions. `step()` calls it, once per step.
 
+    Examples:
+        >>> width = xg.schedule.of(lambda step: 1.0 / (1 + step))
+        >>> width.step(3)
+        >>> width.value
+        0.25
+
     Raises:
         RuleTypeError: it is no function, or gives no number at step 0.
         RuleValueError: it gives NaN or infinity there.
@@ -143,6 +169,13 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
     """Return the schedule that `to_dict` described, where it stood.
 
     Nothing is imported: the function of an `of` must be in a module that is imported already.
+
+    Examples:
+        >>> data = {"schedule": "linear", "start": 1.0, "end": 0.0, "steps": 4}
+        >>> width = xg.schedule.from_dict(data)
+        >>> width.step()
+        >>> width
+        linear(start=1.0, end=0.0, steps=4, begin=0) at step 1: 0.75
 
     Raises:
         FormatError: it describes none.

@@ -29,13 +29,16 @@ class Schedule(Moving, InNotebooks):
     Made by `linear`, `cosine`, `exponential`, `piecewise` and `of`. A copy (`copy.deepcopy`, also
     of a model that holds it) counts by itself from where this one stands.
 
-    Example:
-        >>> width = xg.schedule.linear(2.0, 0.5, steps=1000)
+    Examples:
+        >>> width = xg.schedule.linear(2.0, 0.5, steps=2)
+        >>> act, x = xg.activation("Heaviside"), np.array([0.25])
         >>> with xg.use("triangular", params={"width": width}):
-        ...     for x, y in batches:
-        ...         loss_fn(model(x), y).backward()
-        ...         optimizer.step()
+        ...     for _ in range(2):
+        ...         y, pull = xg.vjp(act, x)
+        ...         print(width.value, pull(np.ones(1))[0])
         ...         width.step()
+        2.0 [0.875]
+        1.25 [0.8]
     """
 
     def __init__(self, kind: str, numbers: Mapping[str, Any], count: int = 0) -> None:
@@ -48,12 +51,22 @@ class Schedule(Moving, InNotebooks):
 
     @property
     def value(self) -> float:
-        """The number now."""
+        """The number now.
+
+        Examples:
+            >>> xg.schedule.piecewise({0: 1.0, 100: 0.5}).value
+            1.0
+        """
         return self._state[1]
 
     @property
     def count(self) -> int:
-        """How many steps have been made."""
+        """How many steps have been made.
+
+        Examples:
+            >>> xg.schedule.linear(1.0, 0.0, steps=10).count
+            0
+        """
         self.meet_followers()
         return self._state[0]
 
@@ -64,12 +77,22 @@ class Schedule(Moving, InNotebooks):
 
     @property
     def formula(self) -> str:
-        """The call that makes it."""
+        """The call that makes it.
+
+        Examples:
+            >>> xg.schedule.linear(1.0, 0.0, steps=10).formula
+            'linear(start=1.0, end=0.0, steps=10, begin=0)'
+        """
         words = ", ".join(f"{name}={_write(each)}" for name, each in self._numbers.items())
         return f"{self._kind}({words})"
 
     def where(self) -> str:
-        """Return where it stands, for messages."""
+        """Return where it stands, for messages.
+
+        Examples:
+            >>> xg.schedule.linear(1.0, 0.0, steps=10).where()
+            'schedule linear(start=1.0, end=0.0, steps=10, begin=0) at step 0'
+        """
         return f"schedule {self.formula} at step {self._state[0]}"
 
     def meet_followers(self) -> None:
@@ -80,6 +103,13 @@ class Schedule(Moving, InNotebooks):
 
     def step(self, n: int = 1) -> None:
         """Move on by n steps; what is applied from now on reads the new value.
+
+        Examples:
+            >>> width = xg.schedule.linear(1.0, 0.0, steps=10)
+            >>> width.step()
+            >>> width.step(4)
+            >>> width.count, width.value
+            (5, 0.5)
 
         Raises:
             RuleTypeError: n is no whole number, or the schedule gives no number there.
@@ -165,11 +195,23 @@ class Schedule(Moving, InNotebooks):
 
         Only a schedule that a torch module, a Keras layer or optimizer, or optax's state has is
         saved with that; `torch.distributed.checkpoint` takes a schedule itself as an entry.
+
+        Examples:
+            >>> width = xg.schedule.linear(1.0, 0.0, steps=10)
+            >>> width.step(3)
+            >>> width.state_dict()
+            {'count': 3}
         """
         return {"count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Stand where `state_dict` says.
+
+        Examples:
+            >>> width = xg.schedule.linear(1.0, 0.0, steps=10)
+            >>> width.load_state_dict({"count": 5})
+            >>> width.value
+            0.5
 
         Raises:
             FormatError: it is none.
@@ -183,6 +225,13 @@ class Schedule(Moving, InNotebooks):
 
     def to_dict(self) -> dict[str, Any]:
         """Return this schedule and where it stands as plain data, which `from_dict` reads.
+
+        Examples:
+            >>> data = xg.schedule.linear(1.0, 0.0, steps=10).to_dict()
+            >>> data
+            {'schedule': 'linear', 'start': 1.0, 'end': 0.0, 'steps': 10, 'begin': 0, 'count': 0}
+            >>> xg.schedule.from_dict(data).value
+            1.0
 
         Raises:
             FormatError: it is one of a function that cannot be imported by name.

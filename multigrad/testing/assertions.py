@@ -12,9 +12,20 @@ from ..inspection.parity import ParityReport, parity
 def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> CheckReport:
     """Assert that a Function's gradient is the true one, by finite differences in float64.
 
-    Example:
-        >>> def test_clipped_relu():
-        ...     assert_gradients(clipped_relu, np.linspace(-1.0, 3.0, 20), 2.0)
+    Examples:
+        >>> from multigrad.testing import assert_gradients
+        >>> def test_tanh():
+        ...     assert_gradients(xg.activation("Tanh"), np.linspace(-1.0, 1.0, 5))
+        >>> test_tanh()
+        >>> wrong = xg.function(lambda x: x * x, lambda grad_out, x: grad_out * x)
+        >>> assert_gradients(wrong, np.array([1.0]))
+        Traceback (most recent call last):
+            ...
+        AssertionError: <lambda> on numpy, float64
+          THE GRADIENT IS WRONG: largest error 0.78 (1 elements)
+          worst at x[0] = 1: gradient 0.780076, expected 1.56015
+                    at        given         true   difference
+                     1     0.780076      1.56015         0.78
 
     Args:
         obj, *inputs, backend: as for `xg.check`. A surrogate passes where it is finite.
@@ -33,9 +44,11 @@ def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> Chec
 def assert_parity(obj: Any, *inputs: Any, backends: Sequence[str] | None = None) -> ParityReport:
     """Assert that outputs and gradients are the same numbers on every backend.
 
-    Example:
+    Examples:
+        >>> from multigrad.testing import assert_parity
         >>> def test_my_rule():
-        ...     assert_parity(my_rule, backends=["torch", "jax"])
+        ...     assert_parity("triangular", np.array([0.3, -0.4]), backends=["numpy"])
+        >>> test_my_rule()
 
     Args:
         obj, *inputs, backends: as for `xg.parity`.

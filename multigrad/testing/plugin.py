@@ -12,14 +12,18 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from ..backend.contract import Backend
-from ..backend.discovery import entry_points, load_backend
-from ..errors import UnsupportedOp
+from ..backend.discovery import BackendStatus, backends, entry_points, load_backend
+from ..backend.discovery import loaded as loaded_backends
+from ..backend.unwritten import ops_to_write
+from ..errors import BackendNotFound, UnsupportedOp
 from .memory import Memory
+from .todo import is_begun, list_todo
 from .under_test import BackendUnderTest, is_installed, split_names
 
 MARKERS = (
@@ -68,10 +72,23 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = [name for name in asked if name not in known]
     if unknown:
         raise pytest.UsageError(f"--backends: no backend {unknown}; there are {known}")
-    required = [*asked, *split_names(str(config.getoption("--require")))]
+    unfit = [row for row in backends() if row.name in asked and not _may_load(row)]
+    if unfit:
+        said = "; ".join(f"{row.name}: {row.reason}" for row in unfit)
+        raise pytest.UsageError(f"asked for on the command line but not installed: {said}")
+    required = split_names(str(config.getoption("--require")))
     missing = [name for name in required if not is_installed(name)]
     if missing:
         raise pytest.UsageError(f"asked for on the command line but not installed: {missing}")
+
+
+def _may_load(row: BackendStatus) -> bool:
+    """Return whether tests can begin: also on a backend whose framework is not there yet."""
+    if row.installed:
+        return True
+    with suppress(BackendNotFound):
+        return bool(list_todo(load_backend(row.name)))
+    return False
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -96,8 +113,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    loaded = {row.name for row in loaded_backends()}  # one in the making may have no framework yet
     for mark in item.iter_markers("needs"):
-        missing = [package for package in mark.args if not is_installed(package)]
+        missing = [name for name in mark.args if not is_installed(name) and name not in loaded]
         if missing:
             pytest.skip(f"{', '.join(missing)} not installed")
 
@@ -114,15 +132,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     """
     try:
         return (yield)
-    except UnsupportedOp as error:
+    except (UnsupportedOp, KeyError) as error:
         backend: Any = pyfuncitem.funcargs.get("backend")
         if backend is None or not is_listed(load_backend(backend.name), str(error)):
             raise
         pytest.skip(str(error))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    asked = asked_for(terminalreporter.config)
+    for row in loaded_backends():
+        todo = list_todo(row) if row.name in asked else ""
+        if todo:
+            terminalreporter.section("what is left to do", sep="=")
+            terminalreporter.write_line(todo)
+
+
 def is_listed(row: Backend, message: str) -> bool:
-    """Return whether a refusal is of an op that the backend declares to lack, with that reason."""
+    """Return whether a refusal is of an op that the backend declares to lack, with that reason, or
+    that is still to be written.
+    """
+    missing = [op.name for rows in ops_to_write(row).values() for op in rows]
+    said = (f"{{}}, which {row.name} lacks", f"{{}} is not available on {row.name}", "Op({})")
+    if any(each.format(name) in message for each in said for name in missing):
+        return True
     for op, reasons in row.kernels.unsupported.items():
         listed = [reasons] if isinstance(reasons, str) else list(reasons.values())
         if op.name in message and any(reason in message for reason in listed):
@@ -132,7 +165,16 @@ def is_listed(row: Backend, message: str) -> bool:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> BackendUnderTest:
-    """The backend under test."""
+    """The backend under test; one that cannot be loaded and was not asked for is a visible skip."""
+    try:
+        row = load_backend(request.param)
+    except BackendNotFound as error:
+        if request.param in asked_for(request.config):
+            raise
+        pytest.skip(str(error))
+    if not is_begun(row):
+        request.session.shouldfail = f"the backend {row.name!r} is not written yet"
+        pytest.fail(f"the backend {row.name!r} is not written yet", pytrace=False)
     return BackendUnderTest(request.param)
 
 

@@ -26,7 +26,14 @@ __all__ = [
 
 
 def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors."""
+    """The norm of order `ord`: 1, 2, inf or any above 0, by default over all axes; of vectors.
+
+    Examples:
+        >>> float(xp.norm(np.array([3.0, 4.0])))
+        5.0
+        >>> xp.norm(np.array([[3.0, -4.0], [1.0, 0.0]]), axis=1, ord=1)
+        array([7., 1.])
+    """
     if not (isinstance(ord, int | float) and ord > 0):
         raise TypeError(f"norm has an order above 0, as 1, 2 or inf, not {ord!r}")
     order = int(ord) if ord in (1, 2) else float(ord)
@@ -34,13 +41,24 @@ def norm(x: Tensor, axis: Axis = None, keepdims: bool = False, ord: float = 2) -
 
 
 def standardize(x: Tensor, axis: Axis = -1, epsilon: float = 1e-5) -> Tensor:
-    """x shifted to mean 0 and scaled to variance 1; `epsilon` is added to the variance."""
+    """x shifted to mean 0 and scaled to variance 1; `epsilon` is added to the variance.
+
+    Examples:
+        >>> np.round(xp.standardize(np.array([1.0, 2.0, 3.0])), 3)
+        array([-1.225,  0.   ,  1.225])
+    """
     centered = x - mean(x, axis, keepdims=True)
     return centered * apply(ops.RSQRT, var(x, axis, keepdims=True) + epsilon)
 
 
 def broadcast_to(x: Tensor, like: Any) -> Tensor:
-    """x repeated to the shape of `like`: a tensor, or a tuple of ints."""
+    """x repeated to the shape of `like`: a tensor, or a tuple of ints.
+
+    Examples:
+        >>> xp.broadcast_to(np.array([1.0, 2.0]), (2, 2))
+        array([[1., 2.],
+               [1., 2.]])
+    """
     if isinstance(x, Value) and x.node.type.kind == "scalar":
         if isinstance(like, tuple | list):
             if not like:
@@ -53,44 +71,88 @@ def broadcast_to(x: Tensor, like: Any) -> Tensor:
 
 
 def dim(x: Tensor, axis: int) -> Any:
-    """The length of one axis, known at run time."""
+    """The length of one axis, known at run time.
+
+    Examples:
+        >>> int(xp.dim(np.zeros((2, 3)), 1))
+        3
+    """
     known = known_shape(x)
     return apply(ops.DIM, x, axis=axis) if known is None else x.trace.value(constant(known[axis]))
 
 
 def size(x: Tensor) -> Any:
-    """The number of elements, known at run time."""
+    """The number of elements, known at run time.
+
+    Examples:
+        >>> int(xp.size(np.zeros((2, 3))))
+        6
+    """
     known = known_shape(x)
     return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
 
 
 def rand_like(x: Tensor, key: Any = None) -> Tensor:
-    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key."""
+    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> @xg.register("dropped")
+        ... def dropped(ctx, grad_out, tin, p=0.5):
+        ...     return xp.where(xp.rand_like(grad_out) < p, 0.0, grad_out)
+        >>> drawn = dropped(None, np.ones(100), None, key=7)
+        >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
+        True
+    """
     return apply(ops.UNIFORM_LIKE, _draw_key(x, key), x)
 
 
 def randn_like(x: Tensor, key: Any = None) -> Tensor:
-    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key."""
+    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key.
+
+    Examples:
+        >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
     return apply(ops.NORMAL_LIKE, _draw_key(x, key), x)
 
 
 def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
-    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype."""
+    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype.
+
+    Examples:
+        >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
+        array([0., 1.])
+    """
     return apply(ops.BERNOULLI_LIKE, _draw_key(x, key), x, p)
 
 
 def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
-    """1 or -1, equally likely, of x's shape and dtype."""
+    """1 or -1, equally likely, of x's shape and dtype.
+
+    Examples:
+        >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
+        array([1., 1., 1.])
+    """
     return apply(ops.RADEMACHER_LIKE, _draw_key(x, key), x)
 
 
 def exponential_like(x: Tensor, key: Any = None) -> Tensor:
-    """Exponential with mean 1, of x's shape and dtype."""
+    """Exponential with mean 1, of x's shape and dtype.
+
+    Examples:
+        >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
+        True
+    """
     return apply(ops.EXPONENTIAL_LIKE, _draw_key(x, key), x)
 
 
 def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
-    """Standard Gumbel, of x's shape and dtype."""
+    """Standard Gumbel, of x's shape and dtype.
+
+    Examples:
+        >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
+        (3,)
+    """
     return apply(ops.GUMBEL_LIKE, _draw_key(x, key), x)
 
 
@@ -107,7 +169,12 @@ def _draw_key(x: Tensor, key: Any) -> Any:
 
 
 def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
-    """A sum of products over named axes: `einsum("ij,jk->ik", a, b)`; letters once in a term."""
+    """A sum of products over named axes: `einsum("ij,jk->ik", a, b)`; letters once in a term.
+
+    Examples:
+        >>> xp.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, -1.0]))
+        array([-1., -1.])
+    """
     return apply(ops.EINSUM, *arrays, subscripts=_with_result(subscripts.replace(" ", "")))
 
 
@@ -121,7 +188,12 @@ def _with_result(subscripts: str) -> str:
 
 
 def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """The sum of products along an axis."""
+    """The sum of products along an axis.
+
+    Examples:
+        >>> float(xp.vecdot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
+        11.0
+    """
     products = apply(ops.MUL, a, b)
     total = sum(products, axis=axis)
     of_bools = isinstance(products, Value) and products.node.type.dtype == BOOL
@@ -129,12 +201,23 @@ def vecdot(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """Every product of an element of one vector and one of another."""
+    """Every product of an element of one vector and one of another.
+
+    Examples:
+        >>> xp.outer(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+        array([[3., 4.],
+               [6., 8.]])
+    """
     return einsum("i,j->ij", a, b)
 
 
 def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
-    """The product summed over the last `axes` axes of a and first of b; asks for ranks."""
+    """The product summed over the last `axes` axes of a and first of b; asks for ranks.
+
+    Examples:
+        >>> xp.tensordot(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]), axes=1)
+        array([[11.]])
+    """
     if not isinstance(axes, int):
         raise TypeError("tensordot takes a number of axes; write xp.einsum for others")
     names = "abcdefghijklmnopqrstuvwxyz"
@@ -144,17 +227,32 @@ def tensordot(a: Tensor, b: Tensor, axes: int = 2) -> Tensor:
 
 # --- along an axis -----------------------------------------------------------------------------
 def cumulative_sum(x: Tensor, axis: int = -1) -> Tensor:
-    """The Array API's name of `cumsum`."""
+    """The Array API's name of `cumsum`.
+
+    Examples:
+        >>> xp.cumulative_sum(np.array([1.0, 2.0, 3.0]))
+        array([1., 3., 6.])
+    """
     return cumsum(x, axis)
 
 
 def cumulative_prod(x: Tensor, axis: int = -1) -> Tensor:
-    """The Array API's name of `cumprod`."""
+    """The Array API's name of `cumprod`.
+
+    Examples:
+        >>> xp.cumulative_prod(np.array([1.0, 2.0, 3.0]))
+        array([1., 2., 6.])
+    """
     return cumprod(x, axis)
 
 
 def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
-    """True at the k largest along an axis, ties to the lower index; at all if there are fewer."""
+    """True at the k largest along an axis, ties to the lower index; at all if there are fewer.
+
+    Examples:
+        >>> xp.top_k_mask(np.array([3.0, 1.0, 2.0]), 2)
+        array([ True, False,  True])
+    """
     count = index(k)
     if count < 0:
         raise TypeError(f"top_k_mask marks k elements, at least 0, not {count}")
@@ -162,7 +260,12 @@ def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
 
 
 def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The q-quantile, 0 <= q <= 1, linear between neighbors."""
+    """The q-quantile, 0 <= q <= 1, linear between neighbors.
+
+    Examples:
+        >>> float(xp.quantile(np.array([1.0, 2.0, 4.0]), 0.75))
+        3.0
+    """
     if not (isinstance(q, int | float) and 0 <= q <= 1):
         raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
     return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))

@@ -28,7 +28,12 @@ __all__ = ["add_along_axis", "one_hot", "put_along_axis", "take", "take_along_ax
 
 
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    """The elements at indices along an axis (None: of x made flat)."""
+    """The elements at indices along an axis (None: of x made flat).
+
+    Examples:
+        >>> xp.take(np.array([10.0, 20.0, 30.0]), np.array([2, 0]), axis=0)
+        array([30., 10.])
+    """
     if axis is None:
         x, axis = reshape(x, -1), 0
     if is_symbolic_tensor(indices):
@@ -46,13 +51,25 @@ def is_symbolic_tensor(indices: Any) -> bool:
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
-    """The elements of x at places along an axis, each row by its own; as long as x elsewhere."""
+    """The elements of x at places along an axis, each row by its own; as long as x elsewhere.
+
+    Examples:
+        >>> xp.take_along_axis(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1], [0]]), axis=1)
+        array([[2.],
+               [3.]])
+    """
     axis = one_axis(x, axis)
     return take_along(x, from_front(indices, x, axis), axis=axis)
 
 
 def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -> Tensor:
-    """x with values (one number, or in the shape of the indices) put at places along an axis."""
+    """x with values (one number, or in the shape of the indices) put at places along an axis.
+
+    Examples:
+        >>> xp.put_along_axis(np.zeros((2, 2)), np.array([[1], [0]]), 9.0, axis=1)
+        array([[0., 9.],
+               [9., 0.]])
+    """
     axis = one_axis(x, axis)
     last = last_put(from_front(indices, x, axis), x, axis=axis)
     if getattr(values, "ndim", 0):
@@ -61,13 +78,24 @@ def put_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -
 
 
 def add_along_axis(x: Tensor, indices: Tensor, values: Tensor, axis: int = -1) -> Tensor:
-    """x with values in the shape of the indices added at places along an axis."""
+    """x with values in the shape of the indices added at places along an axis.
+
+    Examples:
+        >>> xp.add_along_axis(np.ones((1, 2)), np.array([[1]]), np.array([[5.0]]), axis=1)
+        array([[1., 6.]])
+    """
     axis = one_axis(x, axis)
     return x + untake_along(values, from_front(indices, x, axis), x, axis=axis)
 
 
 def one_hot(indices: Tensor, depth: int, axis: int = -1) -> Tensor:
-    """True at each index along a new axis of that length; nowhere for one that lies outside."""
+    """True at each index along a new axis of that length; nowhere for one that lies outside.
+
+    Examples:
+        >>> xp.one_hot(np.array([1, 0]), 3)
+        array([[False,  True, False],
+               [ True, False, False]])
+    """
     places = np.arange(depth)
     if axis != -1:
         places = places.reshape(-1, *(1,) * (indices.ndim - axis))

@@ -29,7 +29,13 @@ def _integers(given: Any) -> tuple[int, ...]:
 
 
 def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements in another shape, of which one length may be -1."""
+    """The same elements in another shape, of which one length may be -1.
+
+    Examples:
+        >>> xp.reshape(np.array([1.0, 2.0, 3.0, 4.0]), (2, -1))
+        array([[1., 2.],
+               [3., 4.]])
+    """
     lengths = _integers(shape)
     if lengths.count(-1) > 1 or any(n < -1 for n in lengths):
         raise TypeError(f"a shape has lengths from 0 and at most one -1, not {lengths}")
@@ -37,7 +43,12 @@ def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 
 def permute_dims(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """The axes in another order; None reverses them."""
+    """The axes in another order; None reverses them.
+
+    Examples:
+        >>> xp.permute_dims(np.zeros((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
+    """
     order = None if axes is None else _integers(axes)
     if order is not None and sorted(i % len(order) for i in order) != list(range(len(order))):
         raise TypeError(f"permute_dims names each axis once, not {order}")
@@ -45,12 +56,23 @@ def permute_dims(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def matrix_transpose(x: Tensor) -> Tensor:
-    """The last two axes exchanged."""
+    """The last two axes exchanged.
+
+    Examples:
+        >>> xp.matrix_transpose(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        array([[1., 3.],
+               [2., 4.]])
+    """
     return swapaxes(x, -2, -1)
 
 
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axis = None) -> Tensor:
-    """x shifted along axes, what leaves the end entering at the front; None: as if it were flat."""
+    """x shifted along axes, what leaves the end entering at the front; None: as if it were flat.
+
+    Examples:
+        >>> xp.roll(np.array([1.0, 2.0, 3.0]), 1)
+        array([3., 1., 2.])
+    """
     by = _integers(shift)
     over = axes_of(x, axis)
     if isinstance(over, tuple):
@@ -62,17 +84,33 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axis = None) -> Tensor:
 
 
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """x with zeros above the k-th diagonal of the last two axes."""
+    """x with zeros above the k-th diagonal of the last two axes.
+
+    Examples:
+        >>> xp.tril(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        array([[1., 0.],
+               [3., 4.]])
+    """
     return apply(ops.TRIL, x, offset=integer(k))
 
 
 def triu(x: Tensor, k: int = 0) -> Tensor:
-    """x with zeros below the k-th diagonal of the last two axes."""
+    """x with zeros below the k-th diagonal of the last two axes.
+
+    Examples:
+        >>> xp.triu(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        array([[1., 2.],
+               [0., 4.]])
+    """
     return apply(ops.TRIU, x, offset=integer(k))
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """`x[index]` of ints, slices, None and `...`; several elements of an axis are `take`'s.
+
+    Examples:
+        >>> xp.getitem(np.array([1.0, 2.0, 3.0]), slice(1, None))
+        array([2., 3.])
 
     Raises:
         TypeError: the index holds anything else.
@@ -97,19 +135,34 @@ def _static_item(item: Any) -> Any:
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
-    """x as a whole repeated along its last axes."""
+    """x as a whole repeated along its last axes.
+
+    Examples:
+        >>> xp.tile(np.array([1.0, 2.0]), 2)
+        array([1., 2., 1., 2.])
+    """
     return apply(ops.TILE, x, repetitions=_integers(repetitions))
 
 
 def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
-    """Each element repeated along an axis (None: of x made flat)."""
+    """Each element repeated along an axis (None: of x made flat).
+
+    Examples:
+        >>> xp.repeat(np.array([1.0, 2.0]), 2)
+        array([1., 1., 2., 2.])
+    """
     if axis is None:
         x, axis = reshape(x, -1), 0
     return apply(ops.REPEAT, x, repeats=integer(repeats), axis=one_axis(x, axis))
 
 
 def pad(x: Tensor, widths: Pairs, value: float = 0.0) -> Tensor:
-    """A border of one value: an int for all sides, or (before, after) pairs for the last axes."""
+    """A border of one value: an int for all sides, or (before, after) pairs for the last axes.
+
+    Examples:
+        >>> xp.pad(np.array([1.0, 2.0]), ((1, 2),))
+        array([0., 1., 2., 0., 0.])
+    """
     given = widths if isinstance(widths, tuple | list) else (widths,) * x.ndim
     pairs = tuple(_pair(width) for width in given)
     if any(n < 0 for pair in pairs for n in pair):
@@ -123,17 +176,33 @@ def _pair(width: Any) -> tuple[int, int]:
 
 
 def concatenate(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """Arrays one after the other along an axis (None: each made flat)."""
+    """Arrays one after the other along an axis (None: each made flat).
+
+    Examples:
+        >>> xp.concatenate([np.array([1.0]), np.array([2.0, 3.0])])
+        array([1., 2., 3.])
+    """
     if axis is None:
         arrays, axis = [reshape(array, -1) for array in arrays], 0
     return apply(ops.CONCATENATE, *arrays, axis=integer(axis))
 
 
 def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """The Array API's name of `concatenate`."""
+    """The Array API's name of `concatenate`.
+
+    Examples:
+        >>> xp.concat([np.array([1.0]), np.array([2.0, 3.0])])
+        array([1., 2., 3.])
+    """
     return concatenate(arrays, axis)
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Arrays of one shape along a new axis."""
+    """Arrays of one shape along a new axis.
+
+    Examples:
+        >>> xp.stack([np.array([1.0, 2.0]), np.array([3.0, 4.0])])
+        array([[1., 2.],
+               [3., 4.]])
+    """
     return apply(ops.STACK, *arrays, axis=integer(axis))

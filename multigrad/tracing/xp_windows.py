@@ -18,6 +18,11 @@ __all__ = ["conv", "windows"]
 def conv(x: Tensor, w: Tensor, strides: Steps = 1, dilations: Steps = 1, groups: int = 1) -> Tensor:
     """Sums of products of kernels with windows of x; `pad` adds borders.
 
+    Examples:
+        >>> x, kernel = np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0, -1.0]]])
+        >>> xp.conv(x, kernel)
+        array([[[-1., -2.]]])
+
     Args:
         x: (batch, channels, *lengths).
         w: (out channels, channels / groups, *sizes); it is not flipped.
@@ -37,7 +42,13 @@ def conv(x: Tensor, w: Tensor, strides: Steps = 1, dilations: Steps = 1, groups:
 
 
 def windows(x: Tensor, sizes: Steps, strides: Steps = 1, dilations: Steps = 1) -> Tensor:
-    """Windows that slide over the last axes, as many as there are sizes: (..., *counts, *sizes)."""
+    """Windows that slide over the last axes, as many as there are sizes: (..., *counts, *sizes).
+
+    Examples:
+        >>> xp.windows(np.array([1.0, 2.0, 3.0]), 2)
+        array([[1., 2.],
+               [2., 3.]])
+    """
     sizes = tuple(map(_positive, sizes if isinstance(sizes, Sequence) else (sizes,)))
     axes = len(sizes)
     rank = _rank(x)

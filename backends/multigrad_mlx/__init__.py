@@ -1,0 +1,42 @@
+"""multigrad's MLX backend: rules as `mx.custom_function`."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from multigrad.backend import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+
+from . import attach, bridge, ops, random, vjp
+
+__all__ = ["backend"]
+
+
+backend = Backend(
+    name="mlx",
+    tensors=Tensors(
+        types=(mx.array,),
+        dtype=bridge.dtype,
+        to_numpy=bridge.to_numpy,
+        from_numpy=bridge.from_numpy,
+        weak=bridge.weak,
+        precision=bridge.precision,
+    ),
+    kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED),
+    autodiff=Autodiff(
+        render=attach.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=attach.attach,
+        vjp=vjp.vjp,
+        forbid_derivative=vjp.forbid_derivative,
+        namespace=attach.NAMESPACE,
+        forward_mode=True,
+        keeps_float_derivatives=True,
+    ),
+    draws=Draws(
+        draw_key=random.draw_key,
+        fold_in=random.fold_in,
+        key_pair=random.key_pair,
+    ),
+    interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
+)

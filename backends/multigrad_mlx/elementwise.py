@@ -1,0 +1,327 @@
+"""MLX's rows of the elementwise family: op to callable."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from multigrad.backend import Op, ops, rows_of
+
+Tensor = Any
+LOG_2 = math.log(2)
+INTEGERS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """16-bit floats in float32, so that a reduction rounds once."""
+    return x.astype(mx.float32) if is_half(x.dtype) else x
+
+
+def is_half(dtype: Any) -> bool:
+    return dtype == mx.float16 or dtype == mx.bfloat16
+
+
+def is_floating(x: Tensor) -> bool:
+    return mx.issubdtype(x.dtype, mx.floating)
+
+
+def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute 16-bit floats in float32 and round once; numbers become arrays."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **attrs: Any) -> Tensor:
+        dtype = next(value.dtype for value in values if isinstance(value, mx.array))
+        wide = mx.float32 if is_half(dtype) else dtype
+        arrays = (as_array(value, dtype).astype(wide) for value in values)
+        return function(*arrays, **attrs).astype(dtype)
+
+    return call
+
+
+def as_array(value: Any, dtype: Any) -> Tensor:
+    return value.astype(dtype) if isinstance(value, mx.array) else mx.array(value, dtype)
+
+
+def fitting(value: Any, dtype: Any) -> Any:
+    """A number in float16, where MLX would first look for a wider dtype; else as it is."""
+    return value if isinstance(value, mx.array) else mx.array(value, dtype)
+
+
+def clip(x: Tensor, min: Any, max: Any) -> Tensor:
+    return mx.minimum(mx.maximum(x, min), max)
+
+
+def cast(x: Tensor, *, dtype: Any) -> Tensor:
+    if is_floating(x) and mx.issubdtype(dtype, mx.integer):
+        return to_integer(x, dtype)
+    return x.astype(dtype)
+
+
+def to_integer(x: Tensor, dtype: Any) -> Tensor:
+    """What is out of range is limited, and NaN is 0, which C++ leaves to the processor."""
+    info, wide = mx.iinfo(dtype), x.astype(mx.float64)
+    low, high = float(info.min), float(info.max)
+    above = wide >= high
+    whole = mx.where(above | mx.isnan(wide), 0.0, mx.maximum(wide, low))
+    return mx.where(above, mx.array(info.max, dtype), whole.astype(dtype))
+
+
+def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
+    kind = x.dtype if dtype is None else dtype
+    return mx.broadcast_to(as_array(value, kind), x.shape)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    return 1 / x
+
+
+def frac(x: Tensor) -> Tensor:
+    return x - trunc(x)
+
+
+def trunc(x: Tensor) -> Tensor:
+    return mx.where(x < 0, mx.ceil(x), mx.floor(x))
+
+
+def power(a: Any, b: Any) -> Tensor:
+    if isinstance(b, int | float) and b == 2:
+        return mx.square(a)
+    return mx.power(a, b)
+
+
+def sign(x: Tensor) -> Tensor:
+    return mx.where(mx.isnan(x), x, mx.sign(x)) if is_floating(x) else mx.sign(x)
+
+
+def signbit(x: Tensor) -> Tensor:
+    return x.view(INTEGERS[x.dtype.size]) < 0
+
+
+@widened
+def copysign(a: Tensor, b: Tensor) -> Tensor:
+    return mx.where(signbit(b), -mx.abs(a), mx.abs(a))
+
+
+@widened
+def cbrt(x: Tensor) -> Tensor:
+    size = mx.abs(x)
+    root = mx.power(size, 1 / 3)
+    refined = root - (root - size / (root * root)) / 3.0  # pow alone knows 1/3 to eps only
+    return copysign(mx.where((size > 0) & (size < math.inf), refined, size), x)
+
+
+@widened
+def hypot(a: Tensor, b: Tensor) -> Tensor:
+    large, small = mx.maximum(mx.abs(a), mx.abs(b)), mx.minimum(mx.abs(a), mx.abs(b))
+    ratio = mx.where(large > 0, small / large, 0.0)
+    length = large * mx.sqrt(1.0 + ratio * ratio)
+    return mx.where(mx.isinf(a) | mx.isinf(b), math.inf, length)
+
+
+@widened
+def atan2(a: Tensor, b: Tensor) -> Tensor:
+    return mx.arctan2(a, b)
+
+
+@widened
+def fmod(a: Tensor, b: Tensor) -> Tensor:
+    """The remainder of the sizes, which is exact, with the sign of a."""
+    size = of_sizes(mx.abs(a), mx.abs(b))
+    return mx.where(a < 0, -size, size) if not is_floating(a) else copysign(size, a)
+
+
+def of_sizes(a: Tensor, b: Tensor) -> Tensor:
+    """MLX's own is C's fmod where neither is negative; of an infinite b NaN, where it is a."""
+    if not is_floating(a):
+        return of_integers(mx.remainder, a, b)
+    return mx.where(mx.isinf(b) & mx.isfinite(a), a, mx.remainder(a, b))
+
+
+@widened
+def remainder(a: Tensor, b: Tensor) -> Tensor:
+    """With the sign of b."""
+    if not is_floating(a):
+        return of_integers(mx.remainder, a, b)
+    rest = fmod(a, b)
+    other = (rest != 0) & ((rest < 0) != (b < 0))
+    return mx.where(rest == 0, copysign(rest, b), mx.where(other, rest + b, rest))
+
+
+def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """A quotient or a remainder of integers: 0 where the processor would raise, at b = 0."""
+    none = b == 0
+    return mx.where(none, 0, function(a, mx.where(none, 1, b)))
+
+
+@widened
+def floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    """As NumPy and Python: a / b may round up to the next integer, a - rest does not."""
+    if not is_floating(a):
+        return of_integers(mx.floor_divide, a, b)
+    ratio = (a - remainder(a, b)) / b
+    whole = mx.floor(ratio)
+    whole = mx.where(ratio - whole > 0.5, whole + 1.0, whole)
+    return mx.where(b == 0, a / b, whole)
+
+
+@widened
+def fmax(a: Tensor, b: Tensor) -> Tensor:
+    larger = mx.where(mx.isnan(b), a, mx.maximum(a, b))
+    return mx.where(mx.isnan(a), b, larger)
+
+
+@widened
+def fmin(a: Tensor, b: Tensor) -> Tensor:
+    smaller = mx.where(mx.isnan(b), a, mx.minimum(a, b))
+    return mx.where(mx.isnan(a), b, smaller)
+
+
+def nextafter(a: Tensor, b: Tensor) -> Tensor:
+    """The next number towards b: by the integers that floats of one sign are ordered by."""
+    dtype = next(v.dtype for v in (a, b) if isinstance(v, mx.array))
+    a, b = mx.broadcast_arrays(as_array(a, dtype), as_array(b, dtype))
+    kind = INTEGERS[dtype.size]
+    bits = a.view(kind)
+    away = (b > a) == (a > 0)
+    least = mx.where(signbit(b), mx.array(mx.iinfo(kind).min + 1, kind), mx.array(1, kind))
+    moved = mx.where(a == 0, least, mx.where(away, bits + 1, bits - 1)).view(dtype)
+    moved = mx.where(a == b, b, moved)
+    return mx.where(mx.isnan(a) | mx.isnan(b), math.nan, moved)
+
+
+# --- exponentials and logarithms ---------------------------------------------------------------
+def exp(x: Tensor) -> Tensor:
+    """MLX's own is off by |x| / 3 eps in float32, and a float32 one in float64."""
+    if x.dtype == mx.float64:
+        size = mx.abs(x)
+        root = mx.expm1(0.5 * size) + 1.0  # halved, so that tiny results are not lost
+        return mx.where(x < 0, (1.0 / root) / root, mx.expm1(x) + 1.0)
+    return reduced_exp(x) if x.dtype == mx.float32 else mx.exp(x)
+
+
+def reduced_exp(x: Tensor) -> Tensor:
+    """exp of what is left of x by a multiple of log 2, in two parts of which the first is exact."""
+    inside = clip(x, -110.0, 90.0)
+    whole = mx.round(inside * (1 / LOG_2))
+    rest = (inside - whole * 0.693359375) + whole * 2.12194440e-4
+    return scaled(mx.exp(rest), mx.where(mx.isnan(x), 0.0, whole))
+
+
+def scaled(x: Tensor, whole: Tensor) -> Tensor:
+    """x * 2**whole, by two factors, so that neither is out of range."""
+    half = mx.floor(whole / 2)
+    return x * two_to(half) * two_to(whole - half)
+
+
+def two_to(whole: Tensor) -> Tensor:
+    """2**whole of whole numbers in float32, by its bits."""
+    return mx.left_shift(whole.astype(mx.int32) + 127, 23).view(mx.float32)
+
+
+@widened
+def exp2(x: Tensor) -> Tensor:
+    return mx.power(2.0, x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """By the tangent of half of it in float64, where MLX's own is a float32 one."""
+    if x.dtype != mx.float64:
+        return mx.sin(x)
+    half = mx.tan(0.5 * x)
+    # 2 t / (1 + t^2), where t^2 may overflow
+    return mx.where(mx.abs(half) < 1.0, 2.0 * half / (1.0 + half * half), 2.0 / (half + 1.0 / half))
+
+
+def cos(x: Tensor) -> Tensor:
+    if x.dtype != mx.float64:
+        return mx.cos(x)
+    size = mx.abs(x)
+    near = sin((math.pi / 2 - size) + 6.123233995736766e-17)
+    half = mx.tan(0.5 * x)
+    far = (1.0 - half) * (1.0 + half) / (1.0 + half * half)
+    return mx.where((size > 0.7) & (size < 2.4), near, far)
+
+
+@widened
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    apart = mx.maximum(a, b) + mx.log1p(exp(-mx.abs(a - b)))
+    return mx.where(a == b, a + LOG_2, apart)
+
+
+@widened
+def xlogy(a: Tensor, b: Tensor) -> Tensor:
+    none = (a == 0) & ~mx.isnan(b)
+    return mx.where(none, 0.0, a * mx.log(mx.where(none, 1.0, b)))
+
+
+@widened
+def xlog1py(a: Tensor, b: Tensor) -> Tensor:
+    none = (a == 0) & ~mx.isnan(b)
+    return mx.where(none, 0.0, a * mx.log1p(mx.where(none, 0.0, b)))
+
+
+@widened
+def sinc(x: Tensor) -> Tensor:
+    angle = math.pi * mx.where(x == 0, 1.0, x)
+    return mx.where(x == 0, 1.0, sin(angle) / angle)
+
+
+@widened
+def deg2rad(x: Tensor) -> Tensor:
+    return x * (math.pi / 180)
+
+
+@widened
+def rad2deg(x: Tensor) -> Tensor:
+    return x * (180 / math.pi)
+
+
+def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
+    above = mx.finfo(x.dtype).max if posinf is None else posinf
+    below = mx.finfo(x.dtype).min if neginf is None else neginf
+    finite = mx.where(x == math.inf, above, mx.where(x == -math.inf, below, x))
+    return mx.where(mx.isnan(x), nan, finite)
+
+
+def where(condition: Tensor, a: Any, b: Any) -> Tensor:
+    return mx.where(condition, a, b)
+
+
+OPS: dict[Op, Callable[..., Any]] = {
+    **rows_of(vars()),
+    ops.POW: power,
+    ops.MAXIMUM: mx.maximum,
+    ops.MINIMUM: mx.minimum,
+    ops.ABS: mx.abs,
+    ops.SQUARE: mx.square,
+    ops.SQRT: mx.sqrt,
+    ops.RSQRT: mx.rsqrt,
+    ops.FLOOR: mx.floor,
+    ops.CEIL: mx.ceil,
+    ops.ROUND: mx.round,
+    ops.EXPM1: mx.expm1,
+    ops.LOG: mx.log,
+    ops.LOG1P: mx.log1p,
+    ops.LOG2: widened(mx.log2),
+    ops.LOG10: widened(mx.log10),
+    ops.TAN: mx.tan,
+    ops.ASIN: mx.arcsin,
+    ops.ACOS: mx.arccos,
+    ops.ATAN: mx.arctan,
+    ops.SINH: mx.sinh,
+    ops.COSH: mx.cosh,
+    ops.TANH: mx.tanh,
+    ops.ASINH: mx.arcsinh,
+    ops.ACOSH: mx.arccosh,
+    ops.ATANH: mx.arctanh,
+    ops.BITWISE_LEFT_SHIFT: mx.left_shift,
+    ops.BITWISE_RIGHT_SHIFT: mx.right_shift,
+    ops.ISNAN: mx.isnan,
+    ops.ISINF: mx.isinf,
+    ops.ISFINITE: mx.isfinite,
+    ops.STOP_GRADIENT: mx.stop_gradient,
+}

@@ -1,0 +1,111 @@
+"""MLX's rows of the family of places, each function named as its op.
+
+What lies outside cannot raise, as nothing is computed yet: it is NaN where it is taken, and dropped
+where it is put. MLX itself would read and write other memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mlx.core as mx
+
+from multigrad.backend import rows_of
+
+from .elementwise import accumulated, is_floating
+from .ordering import lifted, order, positions
+
+Tensor = Any
+
+
+@lifted
+def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return first(x, axis, keepdims, True)
+
+
+@lifted
+def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return first(x, axis, keepdims, False)
+
+
+def first(x: Tensor, axis: int | None, keepdims: bool, largest: bool) -> Tensor:
+    """The place of the first NaN, or else of the first extreme."""
+    find = mx.argmax if largest else mx.argmin
+    if is_floating(x):
+        nan = mx.isnan(x)
+        some = mx.any(nan, axis=axis, keepdims=keepdims)
+        place = mx.argmax(nan.astype(mx.int32), axis=axis, keepdims=keepdims)
+        return mx.where(some, place, find(x, axis=axis, keepdims=keepdims)).astype(mx.int64)
+    return find(x, axis=axis, keepdims=keepdims).astype(mx.int64)
+
+
+@lifted
+def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return order(x, axis, descending).astype(mx.int64)
+
+
+def fit(places: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The places counted from the front, 0 for those outside, and which are outside."""
+    places = places.astype(mx.int64)
+    places = mx.where(places < 0, places + length, places)
+    outside = (places < 0) | (places >= length)
+    return mx.where(outside, 0, places), outside
+
+
+def blank(x: Tensor) -> float | int:
+    """What stands for a place outside."""
+    return math.nan if is_floating(x) else 0
+
+
+@lifted
+def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    places, outside = fit(indices, x.shape[axis])
+    return mx.where(outside, blank(x), mx.take_along_axis(x, places, axis)).astype(x.dtype)
+
+
+def rows(indices: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """The index of each element, but by `indices` along an axis."""
+    axis = axis % indices.ndim
+    return tuple(
+        indices if i == axis else positions(indices, i) for i in range(indices.ndim)
+    )
+
+
+@lifted
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    values = accumulated(x)
+    places, outside = fit(indices, like.shape[axis])
+    sums = mx.zeros(like.shape, values.dtype)
+    return sums.at[rows(places, axis)].add(mx.where(outside, 0, values)).astype(x.dtype)
+
+
+def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    axis = axis % x.ndim
+    places, outside = fit(indices, x.shape[axis])
+    shape = (*indices.shape, *(1 for _ in range(x.ndim - axis - 1)))
+    taken = mx.take(x, places, axis)
+    return mx.where(outside.reshape(shape), blank(x), taken).astype(x.dtype)
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    axis = axis % like.ndim
+    number = indices.ndim
+    moved = [*range(axis, axis + number), *range(axis), *range(axis + number, x.ndim)]
+    values = mx.transpose(accumulated(x), moved)
+    places, outside = fit(indices, like.shape[axis])
+    outside = outside.reshape((*indices.shape, *(1 for _ in range(values.ndim - number))))
+    shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
+    sums = mx.zeros(shape, values.dtype).at[places].add(mx.where(outside, 0, values))
+    return mx.moveaxis(sums, 0, axis).astype(x.dtype)
+
+
+@lifted
+def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    places, outside = fit(indices, like.shape[axis])
+    own = mx.broadcast_to(positions(indices, axis), indices.shape)
+    last = mx.full(like.shape, -1, dtype=mx.int64)
+    return last.at[rows(places, axis)].maximum(mx.where(outside, -1, own))
+
+
+OPS = rows_of(vars())

@@ -1,0 +1,131 @@
+"""MLX's rows of linear algebra, each function named as its op; its kernels run on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from multigrad.backend import rows_of
+
+from .elementwise import accumulated, widened
+
+Tensor = Any
+CPU: dict[str, Any] = {"stream": mx.cpu}
+
+
+def mT(x: Tensor) -> Tensor:
+    return mx.swapaxes(x, -1, -2)
+
+
+@widened
+def cholesky(x: Tensor) -> Tensor:
+    return mx.linalg.cholesky(mx.tril(x) + mT(mx.tril(x, -1)), **CPU)
+
+
+def batched(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    batch = mx.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return tuple(mx.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
+
+
+@widened
+def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
+    a = mx.tril(a) if lower else mx.triu(a)
+    if unit:
+        eye = mx.eye(a.shape[-1], dtype=a.dtype)
+        a = a * (1 - eye) + eye
+    a, b = batched(mT(a) if transposed else a, b)
+    return mx.linalg.solve_triangular(a, b, upper=lower == transposed, **CPU)
+
+
+@widened
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    # Right sides of one axis less count as vectors.
+    b = b.reshape((1,) * (a.ndim - b.ndim) + b.shape)
+    return mx.linalg.solve(*batched(a, b), **CPU)
+
+
+@widened
+def inv(x: Tensor) -> Tensor:
+    return mx.linalg.inv(x, **CPU)
+
+
+@widened
+def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
+    cutoff = max(rtol, epsilons * max(x.shape[-2:]) * mx.finfo(x.dtype).eps)
+    u, s, vh = thin_svd(x)
+    inverse = mx.where(s > cutoff * s[..., :1], 1 / s, 0)
+    return mT(vh) @ (inverse[..., None] * mT(u))
+
+
+@widened
+def det(x: Tensor) -> Tensor:
+    factors, sign = diagonal(x)
+    return sign * mx.prod(factors, axis=-1)
+
+
+@widened
+def logabsdet(x: Tensor) -> Tensor:
+    return mx.sum(mx.log(mx.abs(diagonal(x)[0])), axis=-1)
+
+
+@widened
+def signdet(x: Tensor) -> Tensor:
+    factors, sign = diagonal(x)
+    return sign * mx.prod(mx.sign(factors), axis=-1)
+
+
+def diagonal(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The pivots' values, and the sign of the permutation."""
+    factors, pivots = mx.linalg.lu_factor(x, **CPU)
+    swapped = pivots.astype(mx.int32) != mx.arange(pivots.shape[-1], dtype=mx.int32)
+    odd = mx.sum(swapped.astype(mx.int32), axis=-1) % 2
+    return mx.diagonal(factors, axis1=-2, axis2=-1), (1 - 2 * odd).astype(x.dtype)
+
+
+# --- factors --------------------------------------------------------------------------------------
+@widened
+def lu(x: Tensor) -> Tensor:
+    return mx.linalg.lu_factor(x, **CPU)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return mx.linalg.lu_factor(accumulated(x), **CPU)[1].astype(mx.int64)
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    *batch, count = indices.shape
+    rows = mx.arange(like.shape[-2], dtype=mx.int64)
+    places = mx.broadcast_to(rows, (*batch, like.shape[-2]))
+    for i in range(count):
+        other = indices[..., i : i + 1].astype(mx.int64)
+        own, there = places[..., i : i + 1], mx.take_along_axis(places, other, -1)
+        places = mx.where(rows == i, there, mx.where(rows == other, own, places))
+    return places
+
+
+def thin_svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    u, s, vh = mx.linalg.svd(x, **CPU)
+    number = s.shape[-1]
+    return u[..., :number], s, vh[..., :number, :]
+
+
+@widened
+def svd(x: Tensor) -> Tensor:
+    u, s, vh = thin_svd(x)
+    return mx.concatenate((s[..., None, :], u, mT(vh)), -2)
+
+
+@widened
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = mx.linalg.eigh(x, "L" if lower else "U", **CPU)
+    return mx.concatenate((w[..., None, :], v), -2)
+
+
+@widened
+def qr(x: Tensor) -> Tensor:
+    return mx.linalg.qr(x, **CPU)[0]
+
+
+OPS: dict[Any, Callable[..., Any]] = rows_of(vars())

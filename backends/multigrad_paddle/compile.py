@@ -1,0 +1,91 @@
+"""`xg.jit` on Paddle: `paddle.jit.to_static`, whose graph ends before what reads the rule in force.
+
+It has no guard for a rule: a graph that held one would be stale under the next. By its bytecode
+(`full_graph=False`, its default) calls of ours stand between two graphs and run at once, each time.
+By the syntax tree (`full_graph=True`) all is one graph: that is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+from paddle.framework import core
+
+import multigrad
+from multigrad.backend import Reader, StaleTraceError
+from multigrad.functions.function import Function
+from multigrad.in_force.activation import Activation
+
+from .widening import Tensor
+
+OWN = (os.path.dirname(multigrad.__file__), os.path.dirname(__file__))
+
+
+def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Return the function compiled by parts."""
+    return paddle.jit.to_static(function, **{"full_graph": False, **options})
+
+
+def is_reading() -> bool:
+    """Return whether Paddle reads this call: its bytecode, or what it makes of symbolic values."""
+    if not paddle.in_dynamic_mode():
+        return True
+    reader = core.set_eval_frame(None)
+    core.set_eval_frame(reader)
+    return reader is not None
+
+
+def unread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function whose code Paddle does not read.
+
+    Raises:
+        StaleTraceError: it would be a part of a graph.
+    """
+    if not paddle.in_dynamic_mode():
+        raise StaleTraceError(
+            "paddle.jit.to_static(full_graph=True) keeps the rule that is in force where it "
+            "traces, whatever is in force later. Leave full_graph away, or use xg.jit(function)"
+        )
+    reader = core.set_eval_frame(None)
+    try:
+        return function(*args)
+    finally:
+        core.set_eval_frame(reader)
+
+
+def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+    """Apply an activation outside of any graph."""
+    if values:
+        return unread(activation.call_with, x, values)
+    return unread(activation.apply, x)
+
+
+def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply a Function outside of any graph."""
+    return unread(function.apply, args, kwargs)
+
+
+def keep_apart() -> None:
+    """Tell the reader of bytecode where its graphs end, and which files it need not read."""
+    from paddle.jit.dy2static.utils import TransformOptions
+    from paddle.jit.sot.opcode_translator import skip_files
+    from paddle.jit.sot.utils.paddle_api_config import add_break_graph_function
+
+    names = skip_files.skip_file_names
+    names.update(f"{path}{os.sep}" for path in OWN)
+    names.add("<multigrad")
+    skip_files.skip_file_name_re = re.compile(f"^({'|'.join(map(re.escape, names))})")
+    skip_files.setup_skip_files()
+    by_syntax = TransformOptions(TransformOptions.ToStaticMode.AST)
+    for kind in (Activation, Function):
+        add_break_graph_function(kind.__call__)
+        setattr(kind, TransformOptions.TRANSFORM_OPTIONS_ATTR_NAME, by_syntax)
+
+
+keep_apart()
+ACTIVATIONS = Reader(is_reading, call_activation)
+FUNCTIONS = Reader(is_reading, call_function)

@@ -1,0 +1,123 @@
+"""Build the sdist and the wheel, look into both, install each in an empty environment and use it.
+
+`python scripts/check_release.py [FOLDER] [--extras cli,torch]` leaves what it built in FOLDER. It
+needs build, twine and check-wheel-contents; `tox run -e release` brings them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# Of the sdist: what the tests and the docs need stands at its top, and nothing of a machine.
+TOP = {
+    "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "PKG-INFO", "README.md",
+    "SECURITY.md", "backends", "constraints.txt", "docs", "examples", "mkdocs.yml", "multigrad",
+    "pyproject.toml", "scripts", "tests", "tox.ini", ".gitignore",
+}  # fmt: skip
+LITTER = re.compile(r"__pycache__|\.py[co]$|\.egg-info|(^|/)\.(git|tox|venv|cache|ci|github)(/|$)")
+USE = """
+import numpy as np
+import multigrad as xg
+x = np.array([-0.5, 0.25, 2.0], np.float32)
+y, pullback = xg.vjp(xg.activation("Heaviside", "triangular"), x)
+assert pullback(np.ones(3, np.float32))[0].tolist() == [0.5, 0.75, 0.0]
+assert "site-packages" in xg.__file__, xg.__file__
+"""
+
+
+def run(*command: str | Path, folder: Path = ROOT) -> str:
+    """Run a command in an environment without our paths, and return what it printed."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(
+        [str(word) for word in command],
+        check=False,
+        cwd=folder,
+        env=clean,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def build(out: Path) -> tuple[Path, Path]:
+    """Build both into an empty folder, check their metadata, and return (sdist, wheel)."""
+    run(sys.executable, "-m", "build", "--outdir", out, ROOT)
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
+    run(sys.executable, "-m", "check_wheel_contents", wheel)
+    return sdist, wheel
+
+
+def faults_of_wheel(wheel: Path) -> list[str]:
+    """Return what is wrong with the files of a wheel."""
+    names = zipfile.ZipFile(wheel).namelist()
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    packages = [Path(each).name for each in hatch["targets"]["wheel"]["packages"]]
+    wanted = [f"{package}/py.typed" for package in packages]
+    faults = [f"{name} is missing" for name in wanted if name not in names]
+    if not any(name.endswith("licenses/LICENSE") for name in names):
+        faults.append("the license is missing")
+    return faults + [f"{name} is litter" for name in names if LITTER.search(name)]
+
+
+def faults_of_sdist(sdist: Path) -> list[str]:
+    """Return what is wrong with the files of an sdist."""
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    top = {name.partition("/")[0] for name in names}
+    faults = [f"{name} is missing" for name in sorted(TOP - top)]
+    faults += [f"{name} does not belong there" for name in sorted(top - TOP)]
+    return faults + [f"{name} is litter" for name in names if LITTER.search(name)]
+
+
+def use(package: Path, extras: list[str], folder: Path) -> None:
+    """Install a package in an empty environment, and run what README shows."""
+    venv.create(folder, with_pip=True)
+    bin_ = folder / ("Scripts" if os.name == "nt" else "bin")
+    asked = f"{package}[{','.join(extras)}]" if extras else str(package)
+    run(bin_ / "python", "-m", "pip", "install", "-c", ROOT / "constraints.txt", asked)
+    run(bin_ / "python", "-c", USE, folder=folder)
+    if "cli" in extras:
+        version = run(bin_ / "multigrad", "--version", folder=folder)
+        if package.name.split("-")[1].removesuffix(".tar.gz") not in version:
+            sys.exit(f"{package.name} says that it is {version}")
+        if "triangular" not in run(bin_ / "multigrad", "rules", folder=folder):
+            sys.exit("`multigrad rules` lists no rules")
+    if "torch" in extras:
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+        run(bin_ / "python", "-c", blocks[0], folder=folder)
+
+
+def main() -> None:
+    """Do all of it, and say what was done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", nargs="?", type=Path, help="an empty folder for the two files")
+    parser.add_argument("--extras", default="cli", help="of the second environment: cli,torch")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        sdist, wheel = build(options.out or Path(scratch, "dist"))
+        faults = faults_of_sdist(sdist) + faults_of_wheel(wheel)
+        if faults:
+            sys.exit("\n".join(faults))
+        use(sdist, [], Path(scratch, "core"))
+        use(wheel, options.extras.split(","), Path(scratch, "extras"))
+    print(f"{sdist.name} and {wheel.name} are in order")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Cut a release: `python scripts/cut_release.py 0.2.0` writes the version where it stands.
+
+That is pyproject.toml, CITATION.cff, and the changelog, whose [Unreleased] lines become the
+version's. CONTRIBUTING.md says what comes before and after.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
+UNRELEASED = "## [Unreleased]\n"
+
+
+def cut(root: Path, version: str, day: datetime.date) -> None:
+    """Write a version into the files of a folder.
+
+    Raises:
+        SystemExit: it is no version, or it was released before, or nothing was written since.
+    """
+    if not VERSION.fullmatch(version):
+        sys.exit(f"{version!r} is no version; expected one such as 0.2.0 or 0.2.0rc1")
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    if f"## [{version}]" in changelog:
+        sys.exit(f"the changelog has a section [{version}] already")
+    before, found, after = changelog.partition(UNRELEASED)
+    if not found or not after.partition("\n## [")[0].strip():
+        sys.exit("the changelog has nothing under [Unreleased]")
+    head = f"{UNRELEASED}\n## [{version}] - {day}\n"
+    (root / "CHANGELOG.md").write_text(f"{before}{head}{after}", encoding="utf-8")
+    replace(root / "pyproject.toml", r'(?m)^version = ".*"$', f'version = "{version}"')
+    replace(root / "CITATION.cff", r"(?m)^version: .*$", f"version: {version}")
+    replace(root / "CITATION.cff", r"(?m)^date-released: .*$", f"date-released: {day}")
+
+
+def replace(path: Path, pattern: str, line: str) -> None:
+    """Replace the one line that a pattern finds."""
+    text, count = re.subn(pattern, line, path.read_text(encoding="utf-8"))
+    if count != 1:
+        sys.exit(f"{path.name} has {count} lines as {pattern}; expected one")
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python scripts/cut_release.py VERSION")
+    cut(ROOT, sys.argv[1], datetime.datetime.now(datetime.UTC).date())

@@ -1,0 +1,142 @@
+"""Check a built docs site: `python tests/check_site.py SITE`.
+
+Each link must lead to a file and an anchor of the site, and no page may load anything from another
+host; a link that a reader may follow to one is fine. Prints what was counted; exits with 1 where
+something is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+# What a browser loads by itself: these attributes of tags, and a `link` of these kinds.
+LOADS = {
+    "audio": ("src",),
+    "embed": ("src",),
+    "iframe": ("src", "data-src"),
+    "image": ("href", "xlink:href"),
+    "img": ("src", "srcset"),
+    "input": ("src",),
+    "object": ("data",),
+    "script": ("src",),
+    "source": ("src", "srcset"),
+    "track": ("src",),
+    "use": ("href", "xlink:href"),
+    "video": ("src", "poster"),
+}
+LOADED_LINKS = {
+    *("stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload"),
+    *("manifest", "apple-touch-icon"),
+}
+# The theme's script loads these from other hosts where a page has such a part.
+PARTS_THAT_LOAD = {"mermaid": "class", "source": "data-md-component"}
+IN_CSS = re.compile(r"""(?:url\(|@import\s+)\s*["']?((?:https?:)?//[^"')\s]+)""")
+
+
+@dataclass
+class Found(HTMLParser):
+    """What a page has: its anchors, the links on it, what it loads, what it has of styles."""
+
+    anchors: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
+        kinds = set(given.get("rel", "").lower().split())
+        if tag in ("a", "area") and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and kinds & LOADED_LINKS:
+            self.loads.append(given.get("href", ""))
+        elif tag == "link" and kinds & {"next", "prev"}:
+            self.links.append(given.get("href", ""))
+        for name in LOADS.get(tag, ()):
+            parts = given.get(name, "").split(",") if name == "srcset" else [given.get(name, "")]
+            self.loads += [part.split()[0] for part in parts if part.split()]
+        self.loads += IN_CSS.findall(given.get("style", ""))
+        for part, name in PARTS_THAT_LOAD.items():
+            if part in given.get(name, "").split():
+                self.loads.append(f"https://of.the.theme/{part}")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "style":
+            self.loads += IN_CSS.findall(data)
+
+
+def read_site(site: Path) -> dict[Path, Found]:
+    """Return what each page of a site has."""
+    pages = {}
+    for path in sorted(site.rglob("*.html")):
+        pages[path.resolve()] = found = Found()
+        found.feed(path.read_text(encoding="utf-8"))
+    return pages
+
+
+def is_elsewhere(address: str) -> bool:
+    """Whether an address is on another host."""
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme not in ("", "data", "javascript", "mailto")
+
+
+def broken(site: Path, pages: dict[Path, Found]) -> Iterator[str]:
+    """Yield each link, and each thing to load, that is not in the site."""
+    for page, found in pages.items():
+        for address in (*found.links, *found.loads):
+            parts = urlsplit(address)
+            if is_elsewhere(address) or parts.scheme:
+                continue
+            target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
+            if page.name == "404.html" and parts.path.startswith("/"):
+                target = (site / unquote(parts.path).lstrip("/")).resolve()
+            target = target / "index.html" if target.is_dir() else target
+            name = page.relative_to(site.resolve())
+            if not target.is_file():
+                yield f"{name}: {address}: no such file"
+            elif not has_anchor(pages.get(target), unquote(parts.fragment)):
+                yield f"{name}: {address}: no such anchor"
+
+
+def has_anchor(found: Found | None, fragment: str) -> bool:
+    """Whether a fragment leads somewhere; one with `=` holds what a page's script reads."""
+    return found is None or not fragment or "=" in fragment or fragment in found.anchors
+
+
+def requests(site: Path, pages: dict[Path, Found]) -> Iterator[str]:
+    """Yield each thing that a page or a style sheet loads from another host."""
+    for page, found in pages.items():
+        for address in filter(is_elsewhere, found.loads):
+            yield f"{page.relative_to(site.resolve())}: {address}"
+    for path in sorted(site.rglob("*.css")):
+        for address in IN_CSS.findall(path.read_text(encoding="utf-8")):
+            yield f"{path.relative_to(site)}: {address}"
+
+
+def main(site: Path) -> int:
+    """Print what a site has and what is wrong with it; return the exit status."""
+    start = time.perf_counter()
+    pages = read_site(site)
+    bad, asked = list(broken(site, pages)), list(requests(site, pages))
+    for line in (*bad, *asked):
+        print(line)
+    links = sum(len(found.links) for found in pages.values())
+    seconds = time.perf_counter() - start
+    print(
+        f"{len(pages)} pages, {links} links, {len(bad)} broken, "
+        f"{len(asked)} requests to other hosts, checked in {seconds:.1f} s"
+    )
+    return 1 if bad or asked or not pages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
