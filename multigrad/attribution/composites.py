@@ -212,6 +212,9 @@ def epsilon_gamma_box(
 ) -> Composite:
     """z-box for the first convolution, gamma for the others, epsilon for linear layers.
 
+    Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.3;
+    `EpsilonGammaBox` of zennit.
+
     Examples:
         >>> xg.composites.epsilon_gamma_box(low=-3.0, high=3.0)
         epsilon_gamma_box
@@ -222,9 +225,6 @@ def epsilon_gamma_box(
           average_pooling      norm(stabilizer=1e-06)
           convolution          gamma(gamma=0.25, stabilizer=1e-06)
           linear               epsilon(epsilon=1e-06)
-
-    Source: Montavon et al., 2019 (doi 10.1007/978-3-030-28954-6_10), section 10.3;
-    `EpsilonGammaBox` of zennit.
 
     Args:
         low: the least value of the model's input: a number, or a tensor as for
@@ -268,11 +268,11 @@ def epsilon_alpha2_beta1(
 ) -> Composite:
     """alpha-beta with alpha 2 and beta 1 for convolutions, epsilon for linear layers.
 
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1` of zennit.
+
     Examples:
         >>> xg.composites.epsilon_alpha2_beta1().rule("convolution")
         alpha_beta(alpha=2.0, beta=1.0, stabilizer=1e-06)
-
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1` of zennit.
 
     Arguments are those of `epsilon_gamma_box`.
     """
@@ -297,11 +297,11 @@ def epsilon_plus_flat(
 ) -> Composite:
     """As `epsilon_plus`, flat for the first layer with weights.
 
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlusFlat` of zennit.
+
     Examples:
         >>> xg.composites.epsilon_plus_flat().rule("linear", is_first=True)
         flat(stabilizer=1e-06)
-
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlusFlat` of zennit.
     """
     inner = epsilon_plus(epsilon, stabilizer, zero_params=zero_params, canonize=canonize)
     return _flat_first(inner, stabilizer, zero_params)
@@ -316,11 +316,11 @@ def epsilon_alpha2_beta1_flat(
 ) -> Composite:
     """As `epsilon_alpha2_beta1`, flat for the first layer with weights.
 
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1Flat` of zennit.
+
     Examples:
         >>> xg.composites.epsilon_alpha2_beta1_flat().rule("convolution", is_first=True)
         flat(stabilizer=1e-06)
-
-    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonAlpha2Beta1Flat` of zennit.
     """
     inner = epsilon_alpha2_beta1(epsilon, stabilizer, zero_params=zero_params, canonize=canonize)
     return _flat_first(inner, stabilizer, zero_params)
@@ -329,12 +329,12 @@ def epsilon_alpha2_beta1_flat(
 def guided_backprop(*, canonize: bool = False) -> Composite:
     """The rule `guided` for every relu; other layers keep their gradients.
 
+    Source: Springenberg et al., 2014 (arXiv 1412.6806); `GuidedBackprop` of zennit.
+
     Examples:
         >>> xg.composites.guided_backprop()
         guided_backprop
           relu  guided
-
-    Source: Springenberg et al., 2014 (arXiv 1412.6806); `GuidedBackprop` of zennit.
     """
     return Composite("guided_backprop", {"relu": "guided"}, canonize=canonize)
 
@@ -342,12 +342,12 @@ def guided_backprop(*, canonize: bool = False) -> Composite:
 def deconvnet(*, canonize: bool = False) -> Composite:
     """The rule `deconvnet` for every relu; other layers keep their gradients.
 
+    Source: Zeiler and Fergus, 2013 (arXiv 1311.2901); `DeconvNet` of zennit.
+
     Examples:
         >>> xg.composites.deconvnet()
         deconvnet
           relu  deconvnet
-
-    Source: Zeiler and Fergus, 2013 (arXiv 1311.2901); `DeconvNet` of zennit.
     """
     return Composite("deconvnet", {"relu": "deconvnet"}, canonize=canonize)
 
@@ -357,6 +357,8 @@ def excitation_backprop(
 ) -> Composite:
     """z-plus for every layer with weights, norm for pooling and addition.
 
+    Source: Zhang et al., 2018 (arXiv 1608.00507); `ExcitationBackprop` of zennit.
+
     Examples:
         >>> xg.composites.excitation_backprop()
         excitation_backprop
@@ -364,8 +366,6 @@ def excitation_backprop(
           average_pooling  norm(stabilizer=1e-06)
           linear           zplus(stabilizer=1e-06)
           convolution      zplus(stabilizer=1e-06)
-
-    Source: Zhang et al., 2018 (arXiv 1608.00507); `ExcitationBackprop` of zennit.
 
     Arguments are those of `epsilon_gamma_box`.
     """
@@ -377,12 +377,12 @@ def excitation_backprop(
 def beta_smooth(beta_smooth: float = 10.0, *, canonize: bool = False) -> Composite:
     """The rule `beta_smooth` for every relu; other layers keep their gradients.
 
+    Source: Dombrowski et al., 2019 (arXiv 1906.07983); `BetaSmooth` of zennit.
+
     Examples:
         >>> xg.composites.beta_smooth(5.0)
         beta_smooth
           relu  <Rule beta_smooth with beta=5.0>
-
-    Source: Dombrowski et al., 2019 (arXiv 1906.07983); `BetaSmooth` of zennit.
     """
     smooth = get("beta_smooth").with_params(beta=beta_smooth)
     return Composite("beta_smooth", {"relu": smooth}, canonize=canonize)

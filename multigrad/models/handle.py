@@ -58,11 +58,29 @@ class Attachment(InNotebooks):
 
     @property
     def is_attached(self) -> bool:
-        """Whether the rules act."""
+        """Whether the rules act.
+
+        Examples:
+            >>> import torch
+            >>> with xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"}) as handle:
+            ...     print(handle.is_attached)
+            True
+            >>> handle.is_attached
+            False
+        """
         return self._undo is not None
 
     def detach(self) -> None:
-        """Take the rules off: the model is as it was. A second time changes nothing."""
+        """Take the rules off: the model is as it was. A second time changes nothing.
+
+        Examples:
+            >>> import torch
+            >>> model = torch.nn.Sequential(torch.nn.ReLU())
+            >>> handle = xg.attach(model, {torch.nn.ReLU: "guided"})
+            >>> handle.detach()
+            >>> [row.name for row in handle.rows]  # what it had changed
+            ['0']
+        """
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
