@@ -154,11 +154,22 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
 def get(rule: str | Rule) -> Rule: ...
 @overload
 def get(rule: _AnyFunction) -> _AnyFunction: ...
-def get(rule: Any) -> Any:
+def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
     """Return a rule by name; a Rule or a callable is returned as it is.
 
     Args:
         rule: a name that `xg.rules()` lists, or a Rule or function, which is returned.
+
+    Examples:
+        >>> triangular = xg.get("triangular")
+        >>> triangular
+        <Rule triangular>
+        >>> triangular(None, np.ones(3), np.array([-2.0, 0.0, 0.5]), width=2.0)
+        array([0.  , 1.  , 0.75])
+        >>> xg.get("triangluar")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleError: no rule named 'triangluar'; did you mean 'triangular'? (170 ...
 
     Raises:
         RuleError: no rule has that name.

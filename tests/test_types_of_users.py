@@ -125,7 +125,7 @@ y = mine.factor(x, width=2.0)
 overridden: Array = xg.override(forward, {"clip": "guided"})(x, 1.0)
 version: str = xg.__version__
 rules = (xg.transforms.triangular, xg.optax.apply_rule, xg.testing.assert_gradients)
-rooms = (xg.hook.attach_param_hooks, xg.functional.vjp, xg.wrappers.Activation, xg.Activation)
+rooms = (xg.wrappers.Activation, xg.Activation)
 layers = (xg.keras.Activation, xg.keras.Anneal, xg.compat.snntorch.surrogate)
 """
 # Each line is a mistake.
