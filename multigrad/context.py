@@ -308,6 +308,6 @@ def current() -> ActiveRules:
         >>> from multigrad.context import current
         >>> with xg.use("triangular"):
         ...     current().activations.bound_rule.specialization.rule
-        <Rule triangular>
+        <Rule triangular(width=1.0)>
     """
     return CURRENT.get()

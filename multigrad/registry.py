@@ -163,7 +163,7 @@ def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
     Examples:
         >>> triangular = xg.get("triangular")
         >>> triangular
-        <Rule triangular>
+        <Rule triangular(width=1.0)>
         >>> triangular(None, np.ones(3), np.array([-2.0, 0.0, 0.5]), width=2.0)
         array([0.  , 1.  , 0.75])
         >>> xg.get("triangluar")

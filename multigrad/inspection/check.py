@@ -122,7 +122,7 @@ class CheckReport(InNotebooks):
         return str(self)
 
     def __str__(self) -> str:
-        lines = self.head
+        lines = self._head()
         if self.rows:
             given = "surrogate" if self.is_surrogate else "given"
             lines.append(f"  {'at':>12} {given:>12} {'true':>12} {'difference':>12}")
@@ -132,8 +132,7 @@ class CheckReport(InNotebooks):
             ]
         return "\n".join(lines)
 
-    @property
-    def head(self) -> list[str]:
+    def _head(self) -> list[str]:
         """The lines above the table: what was compared, the verdict, the worst, the kinks."""
         lines = [f"{self.name} on {self.backend}, float64"]
         if not self.compared:

@@ -179,7 +179,7 @@ def draw_graphs(graphs: FunctionGraph) -> str:
 
 
 def draw_check(report: CheckReport) -> str:
-    title, *lines = report.head
+    title, *lines = str(report).split("\n")[: -1 - len(report.shown) if report.rows else None]
     heads = (
         "argument",
         "at",

@@ -125,7 +125,12 @@ class Rule(InNotebooks):
 
     @property
     def words(self) -> str:
-        """What messages call it: its name or its parts, with what is bound."""
+        """What messages call it: its name or its parts, with what is bound.
+
+        Examples:
+            >>> xg.get("triangular").with_params(width=2.0).words
+            'triangular with width=2.0'
+        """
         return words_of(self)
 
     @property
@@ -229,7 +234,7 @@ class Rule(InNotebooks):
 
         Examples:
             >>> xg.compose("clip_norm", "noise").resolved_parts()
-            (<Rule clip_norm>, <Rule noise>)
+            (<Rule clip_norm(max_norm=1.0, eps=1e-12)>, <Rule noise(sigma=0.1)>)
         """
         return tuple(resolve(part) for part in self.parts)
 
@@ -268,7 +273,7 @@ class Rule(InNotebooks):
         Examples:
             >>> renamed = xg.get("triangular").copy(name="hat")
             >>> renamed
-            <Rule hat>
+            <Rule hat(width=1.0)>
         """
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         other = Rule(**{"ranges": self.own_ranges, **own, **changes})
@@ -283,7 +288,7 @@ class Rule(InNotebooks):
         Examples:
             >>> clip = xg.get("clip_norm").over("global")  # of the whole batch, on each replica
             >>> clip
-            <Rule clip_norm, over='global'>
+            <Rule clip_norm(max_norm=1.0, eps=1e-12), over='global'>
             >>> clip(None, np.array([3.0, 4.0]), None, max_norm=1.0)
             array([0.6, 0.8])
 
@@ -315,7 +320,7 @@ class Rule(InNotebooks):
         Examples:
             >>> clip = xg.get("clip_norm").over("global")
             >>> xg.get("noise").over_shards(clip.shards)  # the shards of another rule
-            <Rule noise, over='global'>
+            <Rule noise(sigma=0.1), over='global'>
         """
         other = self.copy(shards=shards)
         if shards is not None:
@@ -442,7 +447,7 @@ class Rule(InNotebooks):
         Examples:
             >>> rule = xg.compose("clip_norm", "noise").frozen()
             >>> rule.parts  # the rules that have the names now
-            (<Rule clip_norm>, <Rule noise>)
+            (<Rule clip_norm(max_norm=1.0, eps=1e-12)>, <Rule noise(sigma=0.1)>)
         """
         if self.function is not None:
             return self
