@@ -10,10 +10,11 @@ from ..active.moving import Moving
 from ..active.present import now
 from ..errors import RuleTypeError, suggest
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
 from .arguments import flatten, owner_of, positional_names, unwrap
 
 
-class BoundFunction:
+class BoundFunction(InNotebooks):
     """What `Function.bind` returns: it is called with the rest of the arguments.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 from .. import registry
 from ..active.draws import FREE
@@ -22,10 +22,13 @@ from ..calls.arguments import flatten
 from ..capture.signature import read_params
 from ..context import CURRENT, RuleInForce, apply_now
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
+from ..ground.typed import Axes, Over
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.names import ActivationName
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
+from ..rulebook.misplaced import refuse_misplaced
 from ..rulebook.rule import BoundRule, Rule, read_number, rule_over
 from ..rulebook.under import forward_on, put_under
 from ..tracing.trace import Value, dtype_name
@@ -38,7 +41,7 @@ _keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
-class Activation:
+class Activation(InNotebooks):
     """A callable activation; see `activation`. It is fixed: compiled code would not see it
     change.
     """
@@ -308,8 +311,9 @@ def activation(
     *,
     at_zero: float | None = None,
     threshold: float | None = None,
-    over: Any = None,
-    axis_name: Any = None,
+    over: Over | None = None,
+    axis_name: Axes | None = None,
+    **others: Never,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
@@ -348,4 +352,6 @@ def activation(
         TraceError: at the first call under a rule; the function cannot be captured.
         GradientError: there; its output has not the input's shape and dtype.
     """
+    if others:
+        raise refuse_misplaced(activation, "activation", rule, others)
     return Activation(forward, rule_over(rule, over, axis_name), params, at_zero, threshold)
