@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from multigrad.backend import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
 
 from . import attach, bridge, ops, random, vjp
 
@@ -38,5 +38,6 @@ backend = Backend(
         fold_in=random.fold_in,
         key_pair=random.key_pair,
     ),
+    compiler=Compiler(on_draw=vjp.on_draw),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
 )

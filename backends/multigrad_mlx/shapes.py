@@ -137,7 +137,7 @@ def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
     values = mx.moveaxis(accumulated(x), axis, 0)
     full = mx.zeros((like.shape[axis], *values.shape[1:]), values.dtype)
-    full = full.at[positive(like, indices, axis)].add(values) if indices else full
+    full = full.at[positive(like, indices, axis)].add(values) if values.size else full
     return mx.moveaxis(full, 0, axis).astype(x.dtype)
 
 
