@@ -85,6 +85,8 @@ def sum_to(x: Tensor, like: Tensor) -> Tensor:
     axes = (*range(lead), *ones)
     if not axes:
         return x
+    if not x.size:
+        return mx.zeros(like.shape, x.dtype)
     return mx.sum(accumulated(x), axis=axes).reshape(like.shape).astype(x.dtype)
 
 
