@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx import nn
 
 from multigrad.backend import dialects
 

@@ -16,8 +16,6 @@ import mlx.core as mx
 
 from multigrad.backend import StaleTraceError, compilers
 
-from . import random
-
 Tensor = Any
 # Within `xg.jit` each rule has a trace of its own; within a `use` of the trace itself, too.
 KEYED: contextvars.ContextVar[bool] = contextvars.ContextVar("multigrad_mlx_keyed", default=False)

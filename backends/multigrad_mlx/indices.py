@@ -67,9 +67,7 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 def rows(indices: Tensor, axis: int) -> tuple[Tensor, ...]:
     """The index of each element, but by `indices` along an axis."""
     axis = axis % indices.ndim
-    return tuple(
-        indices if i == axis else positions(indices, i) for i in range(indices.ndim)
-    )
+    return tuple(indices if i == axis else positions(indices, i) for i in range(indices.ndim))
 
 
 @lifted

@@ -65,9 +65,7 @@ def along(combine: Any, arrays: tuple[Tensor, ...], axis: int, reverse: bool) ->
     while shift < length:
         later, earlier = [x[..., shift:] for x in last], [x[..., :-shift] for x in last]
         found = combine(later, earlier) if len(last) > 1 else [combine(later[0], earlier[0])]
-        last = [
-            mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, found, strict=True)
-        ]
+        last = [mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, found, strict=True)]
         shift *= 2
     back = [mx.swapaxes(x, axis, -1) for x in last]
     return [flip(x, axis=axis) for x in back] if reverse else back
@@ -107,9 +105,7 @@ def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
     latest = last_true(mask, axis)
     values = mx.where(latest < 0, 0, accumulated(x))
     places = mx.maximum(latest, 0)
-    index = tuple(
-        places if i == axis % x.ndim else positions(places, i) for i in range(x.ndim)
-    )
+    index = tuple(places if i == axis % x.ndim else positions(places, i) for i in range(x.ndim))
     return put(x.shape, index, values).astype(x.dtype)
 
 
