@@ -63,7 +63,7 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
 
 @widened
 def elu(x: Tensor, *, alpha: float) -> Tensor:
-    return mx.where(x > 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
+    return mx.where(x >= 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
 
 
 @widened

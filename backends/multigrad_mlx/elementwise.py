@@ -100,7 +100,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def signbit(x: Tensor) -> Tensor:
-    return x.view(INTEGERS[x.dtype.size]) < 0
+    return mx.stop_gradient(x).view(INTEGERS[x.dtype.size]) < 0
 
 
 @widened
@@ -189,7 +189,7 @@ def nextafter(a: Tensor, b: Tensor) -> Tensor:
     dtype = next(v.dtype for v in (a, b) if isinstance(v, mx.array))
     a, b = mx.broadcast_arrays(as_array(a, dtype), as_array(b, dtype))
     kind = INTEGERS[dtype.size]
-    bits = a.view(kind)
+    bits = mx.stop_gradient(a).view(kind)
     away = (b > a) == (a > 0)
     least = mx.where(signbit(b), mx.array(mx.iinfo(kind).min + 1, kind), mx.array(1, kind))
     moved = mx.where(a == 0, least, mx.where(away, bits + 1, bits - 1)).view(dtype)
@@ -210,9 +210,10 @@ def exp(x: Tensor) -> Tensor:
 def reduced_exp(x: Tensor) -> Tensor:
     """exp of what is left of x by a multiple of log 2, in two parts of which the first is exact."""
     inside = clip(x, -110.0, 90.0)
-    whole = mx.round(inside * (1 / LOG_2))
+    # MLX has no derivative of bits; that of a step is zero.
+    whole = mx.stop_gradient(mx.round(inside * (1 / LOG_2)))
     rest = (inside - whole * 0.693359375) + whole * 2.12194440e-4
-    return scaled(mx.exp(rest), mx.where(mx.isnan(x), 0.0, whole))
+    return scaled(mx.exp(rest), mx.stop_gradient(mx.where(mx.isnan(x), 0.0, whole)))
 
 
 def scaled(x: Tensor, whole: Tensor) -> Tensor:
@@ -346,6 +347,9 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ASINH: mx.arcsinh,
     ops.ACOSH: mx.arccosh,
     ops.ATANH: mx.arctanh,
+    ops.BITWISE_AND: mx.bitwise_and,  # a number may stand first, for which MLX has no operator
+    ops.BITWISE_OR: mx.bitwise_or,
+    ops.BITWISE_XOR: mx.bitwise_xor,
     ops.ISNAN: mx.isnan,
     ops.ISINF: mx.isinf,
     ops.ISFINITE: mx.isfinite,
