@@ -196,14 +196,14 @@ class Activation(InNotebooks):
     def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
         """Return the activation of x under a rule that the caller gives."""
         backend = backend_of(x)
-        self.tell(backend)
+        self.tell(backend, x)
         if CHECKED:
             note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
         entry = put_under(bound_rule.specialization, self.forward).entry_on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
-        self.tell_drawn(backend, in_force)
+        self.tell_drawn(backend, in_force, x)
         return y
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
@@ -213,7 +213,7 @@ class Activation(InNotebooks):
         backend = backend_of(x)
         if in_force is not None and in_force.moves:
             return self._apply_present(x, at_present(in_force, backend))
-        self.tell(backend)
+        self.tell(backend, x)
         if CHECKED:
             note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         if in_force is None:
@@ -223,32 +223,32 @@ class Activation(InNotebooks):
             entry = put_under(specialization, self.forward).entry_on(backend, leaves)
             if backend.compiler.on_read is not None or specialization.reads:
                 y = entry.run(leaves, in_force.draws)
-                self.tell_drawn(backend, in_force)
+                self.tell_drawn(backend, in_force, x)
                 return y
             function = entry.bound(x, in_force.values, in_force.draws)
         if backend.compiler.on_read is None and not CHECKED:
             self._latest = (in_force, type(x), x.dtype, function)
         return function(x)
 
-    def tell(self, backend: Backend) -> None:
+    def tell(self, backend: Backend, x: Tensor = None) -> None:
         """Tell a backend's compiler what a trace of this activation depends on: the rule in force,
         or its own one.
         """
         if self._rule is None:
             if backend.compiler.on_read is not None:
-                backend.compiler.on_read(None, self)
+                backend.compiler.on_read(x, self)
         elif backend.compiler.on_depend is not None:
             for lookup in self._own[2]:
                 backend.compiler.on_depend(lookup)
 
-    def tell_drawn(self, backend: Backend, in_force: Any) -> None:
+    def tell_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
         """Tell a compiler that an own rule drew: from the key of the rule in force, if any."""
         if (
             self._rule is not None
             and in_force.specialization.draws
             and backend.compiler.on_read is not None
         ):
-            backend.compiler.on_read(None, self)
+            backend.compiler.on_read(x, self)
 
     def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
         """Record the activation inside of a capture; derivatives pass by the rule in force now."""
