@@ -27,7 +27,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("registry_as_found")
-@pytest.mark.parametrize("example", cases())
+@pytest.mark.parametrize("example", list(cases()))
 def test_an_example_prints_what_it_promises(
     example: public.Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
