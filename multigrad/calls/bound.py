@@ -23,7 +23,10 @@ class BoundFunction(InNotebooks):
         params: the values, by name.
     """
 
-    __slots__ = ("_last", "_moves", "_named", "_rest", "function", "name", "params")
+    # Weakly referenced by jax, which keeps what it traced for as long as the function lives.
+    __slots__ = (
+        "__weakref__", "_last", "_moves", "_named", "_rest", "function", "name", "params",
+    )  # fmt: skip
 
     def __init__(
         self,
