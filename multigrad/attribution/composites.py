@@ -25,19 +25,10 @@ Rules: TypeAlias = Mapping[str, AnyRule | None]
 ZeroParams = rules.ZeroParams
 
 __all__ = [
-    "COMPOSITES",
-    "Composite",
-    "beta_smooth",
-    "deconvnet",
-    "epsilon_alpha2_beta1",
-    "epsilon_alpha2_beta1_flat",
-    "epsilon_gamma_box",
-    "epsilon_plus",
-    "epsilon_plus_flat",
-    "excitation_backprop",
-    "find",
-    "guided_backprop",
-]
+    "COMPOSITES", "Composite", "beta_smooth", "deconvnet", "epsilon_alpha2_beta1",
+    "epsilon_alpha2_beta1_flat", "epsilon_gamma_box", "epsilon_plus", "epsilon_plus_flat",
+    "excitation_backprop", "find", "guided_backprop",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
