@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, Never, Self, TypeAlias, TypeVar, get_args
 
 from .active.draws import FREE, Counter, keyed, normalize_key
 from .active.ranks import CHECKED, compare, note_failure, note_use
@@ -21,6 +21,8 @@ from .active.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
 from .backend.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
+from .ground.typed import Axes, Key, Over
+from .rulebook.misplaced import refuse_misplaced
 from .rulebook.names import IN_FORCE, epoch
 from .rulebook.rule import Rule, resolve, rule_over
 
@@ -106,10 +108,13 @@ class use:
         params: Mapping[str, object] | None = None,
         scope: Scope | Iterable[Scope] = ALL,
         *,
-        key: Any = None,
-        over: Any = None,
-        axis_name: Any = None,
+        key: Key | None = None,
+        over: Over | None = None,
+        axis_name: Axes | None = None,
+        **others: Never,
     ) -> None:
+        if others:
+            raise refuse_misplaced(type(self), "use", rule, others)
         is_plain = over is None and axis_name is None
         self.rule = rule if is_plain else rule_over(rule, over, axis_name)
         self.params = {} if params is None else read_params(params)
@@ -303,6 +308,6 @@ def current() -> ActiveRules:
         >>> from multigrad.context import current
         >>> with xg.use("triangular"):
         ...     current().activations.bound_rule.specialization.rule
-        <Rule triangular>
+        <Rule triangular(width=1.0)>
     """
     return CURRENT.get()

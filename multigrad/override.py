@@ -17,6 +17,8 @@ from .backend.discovery import in_use, load_backend
 from .errors import MultigradError, RuleError, RuleTypeError
 from .functions.function import Function
 from .ground.typed import P, R
+from .inspection import html
+from .models.handle import named
 from .models.over import over
 from .models.recorded import captured
 from .rulebook.rule import Rule
@@ -84,6 +86,16 @@ class Overridden(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"override({self.function!r}, {self.rules!r})"
+
+    def _repr_html_(self) -> str:
+        rows = [(named(s), named(r)) for s, r in self._rows()]
+        name = getattr(self, "__name__", type(self.function).__name__)
+        return html.page(f"override of {name}", html.table(("operation", "rule"), rows))
+
+    def _rows(self) -> list[tuple[Any, Any]]:
+        if isinstance(self.rules, Mapping):
+            return list(self.rules.items())
+        return [*self.rules.layers.items()]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what the function returns, attached to the rules' gradients."""

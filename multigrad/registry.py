@@ -12,6 +12,7 @@ from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
 from .functions.chain import Chain
 from .functions.function import Function
+from .ground.notebook import InNotebooks
 from .ground.ranges import Range, read_ranges
 from .lowering.forwards import Forward
 from .rulebook.names import (
@@ -153,11 +154,22 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
 def get(rule: str | Rule) -> Rule: ...
 @overload
 def get(rule: _AnyFunction) -> _AnyFunction: ...
-def get(rule: Any) -> Any:
+def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
     """Return a rule by name; a Rule or a callable is returned as it is.
 
     Args:
         rule: a name that `xg.rules()` lists, or a Rule or function, which is returned.
+
+    Examples:
+        >>> triangular = xg.get("triangular")
+        >>> triangular
+        <Rule triangular(width=1.0)>
+        >>> triangular(None, np.ones(3), np.array([-2.0, 0.0, 0.5]), width=2.0)
+        array([0.  , 1.  , 0.75])
+        >>> xg.get("triangluar")
+        Traceback (most recent call last):
+            ...
+        multigrad.errors.RuleError: no rule named 'triangluar'; did you mean 'triangular'? (170 ...
 
     Raises:
         RuleError: no rule has that name.
@@ -190,7 +202,11 @@ def unregister(name: str) -> None:
     advance()
 
 
-def rules() -> list[str]:
+class RuleNames(list[str], InNotebooks):
+    """The names of rules, which a notebook shows with their params and formulas."""
+
+
+def rules() -> RuleNames:
     """Return the names of all rules, sorted.
 
     Examples:
@@ -198,7 +214,7 @@ def rules() -> list[str]:
         ['clip_norm', 'clip_rms', 'clip_value', 'clipped_straight_through']
     """
     load_library()
-    return sorted(RULES)
+    return RuleNames(sorted(RULES))
 
 
 @overload

@@ -32,7 +32,7 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 
 __all__ = ["BACKENDS", "NumpyBackend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
-FRAMEWORKS = {"torch", "jax", "tensorflow"}
+FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

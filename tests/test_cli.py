@@ -279,3 +279,31 @@ def test_eject_says_what_is_wrong(invoke: Any, words: list[str], message: str) -
     result = invoke("eject", *words)
     assert result.exit_code == 2
     assert message in result.output
+
+
+@needs_cli
+def test_the_version_is_printed(invoke: Any) -> None:
+    assert invoke("--version").output.strip() == f"multigrad {xg.__version__}"
+
+
+@needs_cli
+def test_source_takes_its_words_in_either_order_and_numpy_for_none(invoke: Any) -> None:
+    expected = xg.source("triangular", "numpy").strip()
+    for words in (("triangular",), ("triangular", "numpy"), ("numpy", "triangular")):
+        assert invoke("source", *words).output.strip() == expected
+
+
+@needs_cli
+def test_a_misspelled_command_is_told_with_the_right_one(invoke: Any) -> None:
+    assert "Did you mean 'show'" in invoke("shwo").output
+
+
+@needs_cli
+@pytest.mark.parametrize("where", ["multigrad.cli.app.app", "multigrad.cli._run"])
+def test_an_interrupt_ends_in_one_line(where: str) -> None:
+    module, _, name = where.rpartition(".")
+    result = run_python(
+        f"import multigrad.cli, {module} as module\n"
+        f"def stop(): raise KeyboardInterrupt\nmodule.{name} = stop\nmultigrad.cli.main()"
+    )
+    assert (result.returncode, result.stderr) == (130, "stopped\n")

@@ -9,13 +9,15 @@ What each block of a page is for, by its language:
 - `console`: lines that begin with `$ `. Those of `multigrad` run where they stand among the python
   blocks, and must succeed or say `  # exits with 1`; of `demo` and `bench`, which take minutes, the
   options are looked up. Other commands are those of COMMANDS.
-- the languages of SHOWN are not run: output, data.
+- the languages of SHOWN are not run: output, data. What reads as code among it, as generated
+  source does, must be part of what the page prints.
 
 The imports of a page say which packages it needs, and so which environment runs it.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -27,7 +29,10 @@ from .harness.pages import (
     Block,
     Page,
     blocks_of,
+    code_shown,
+    commands_of,
     needs,
+    not_printed,
     pages,
     promises,
     run_page,
@@ -41,7 +46,8 @@ COMMANDS = (
     r"git clone .*",
     r"cd [\w.-]+",
     r"(python -m )?tox( .*)?",
-    r"python -m pytest .*",
+    r"(python -m )?pytest .*",
+    r"basedpyright",
     r"python -m multigrad\.testing\.conformance .*",
     r"python -m venv .*",
     r"ruff (check|format) .*",
@@ -58,6 +64,8 @@ BESIDE = {
     frozenset({"paddle"}): set(),
 }
 ALL = {"torch", "jax", "tensorflow", "keras", "einops", "flax", "optax", "freegrad"}
+# Code of other packages as their users have it, which a page begins from.
+OF_OTHERS = {"import snntorch"}
 MOST_SECONDS = 10.0  # of work on one core, imports left out
 PAGES = [page for page in pages() if page.blocks]
 
@@ -85,6 +93,10 @@ def test_a_page_runs_and_prints_what_it_promises(page: Page, tmp_path: Path) -> 
     done = run_page(page, tmp_path)
     assert done.returncode == 0, f"{page.name}\n{done.errors}"
     assert unkept(page.script, done.printed) == [], page.name
+    other = [
+        text for text in not_printed(page, done.printed) if text.split("\n")[0] not in OF_OTHERS
+    ]
+    assert other == [], f"{page.name} shows as output what it does not print"
     assert done.seconds <= MOST_SECONDS, f"{page.name} works for {done.seconds:.1f} s"
 
 
@@ -96,6 +108,19 @@ def test_every_block_is_run_or_is_no_code() -> None:
         if block.language not in SHOWN | RUN
     ]
     assert other == []
+
+
+def test_code_that_is_shown_as_output_stands_on_pages_that_run() -> None:
+    shown = {page.name for page in PAGES if code_shown(page)}
+    assert shown <= {page.name for page in PAGES if page.script.strip()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_no_value_is_left_where_nobody_sees_it(page: Page) -> None:
+    for node in ast.walk(ast.parse(page.script)):
+        if isinstance(node, ast.Expr):
+            seen = isinstance(node.value, ast.Call | ast.Constant | ast.Yield | ast.Await)
+            assert seen, f"{page.name}:{node.lineno}: print it, and say what it prints"
 
 
 def test_no_code_is_written_by_indentation_alone() -> None:
@@ -132,6 +157,31 @@ def test_every_command_is_ours_or_one_that_is_known(page: Page) -> None:
         for file in (found.groupdict().get("file") for found in known):
             titles = {block.title for block in page.blocks}
             assert file is None or file in titles or file == "train.py" or (ROOT / file).is_file()
+
+
+@pytest.mark.needs("typer", "rich")
+def test_every_option_that_a_page_names_exists() -> None:
+    import typer
+
+    from multigrad.cli.app import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name: {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        for name, command in commands.items()
+    }
+    lines = [line for page in PAGES for block in page.blocks for line in named_in(block)]
+    assert len(lines) > 30
+    for line in lines:
+        name, *words = line.split()[1:]
+        asked = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+        assert name.startswith("-") or asked <= options[name], line
+
+
+def named_in(block: Block) -> list[str]:
+    """Return the commands of ours in a block, those of a transcript among them."""
+    commands = commands_of(block.text) if block.language in ("console", "text") else []
+    return [line.partition("  #")[0] for line in commands if line.startswith("multigrad ")]
 
 
 def not_commands(block: Block) -> list[str]:

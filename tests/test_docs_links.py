@@ -84,7 +84,7 @@ def test_a_page_or_file_that_a_docstring_or_an_error_names_is_there() -> None:
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                named = re.findall(r"\b((?:docs|tests|examples)/[\w/]+\.(?:md|py))\b", node.value)
+                named = re.findall(r"\b((?:docs|examples)/[\w/]+\.(?:md|py))\b", node.value)
                 missing += [f"{path.name}: {name}" for name in named if not (ROOT / name).is_file()]
     assert missing == []
 

@@ -96,7 +96,7 @@ def test_params_show_names_and_defaults(rule: xg.Rule) -> None:
 def test_bound_param_is_used_and_no_longer_settable(rule: xg.Rule) -> None:
     bound = rule.with_params(high=0.75)
     assert bound.params == {"low": -1.0}
-    assert repr(bound) == "<Rule window with high=0.75>"
+    assert repr(bound) == "<Rule window(low=-1.0) with high=0.75>"
     np.testing.assert_array_equal(bound(None, G, X), [1.0, 2.0, 0.0])
     np.testing.assert_array_equal(bound(None, G, X, low=0.0), [0.0, 2.0, 0.0])
     for attempt in (

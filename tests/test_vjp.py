@@ -117,6 +117,14 @@ def test_too_few_cotangents_are_an_error(backend: Any, arrays: Any) -> None:
         pullback(ones)
 
 
+@pytest.mark.parametrize("shape", [(1,), (2, 3), ()])
+def test_a_cotangent_of_another_shape_is_an_error(backend: Any, arrays: Any, shape: Any) -> None:
+    x, ones = arrays(X[0], np.ones(shape, np.float32))
+    _, pull = xg.vjp(xg.activation("ReLU", "scale"), x)
+    with pytest.raises(xg.GradientError, match=r"cotangent of shape .* of shape \(3,\)"):
+        pull(ones)
+
+
 def test_a_function_without_a_tensor_is_an_error() -> None:
     with pytest.raises(xg.RuleError, match="no tensor"):
         xg.vjp(lambda x: x, "word")

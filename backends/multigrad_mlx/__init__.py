@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from multigrad.backend import Autodiff, Backend, Draws, Interop, Kernels, Tensors
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
 
-from . import attach, bridge, ops, random, vjp
+from . import attach, bridge, capture, compile, ops, random, vjp
 
 __all__ = ["backend"]
 
@@ -18,6 +18,7 @@ backend = Backend(
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
         from_numpy=bridge.from_numpy,
+        is_traced=compile.is_traced,
         weak=bridge.weak,
         precision=bridge.precision,
     ),
@@ -38,5 +39,13 @@ backend = Backend(
         fold_in=random.fold_in,
         key_pair=random.key_pair,
     ),
+    compiler=Compiler(
+        jit=compile.jit,
+        on_enter=compile.on_enter,
+        on_read=compile.on_read,
+        is_tracing=compile.is_tracing,
+        on_draw=vjp.on_draw,
+    ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
 )
+_ = capture  # the same files in every backend

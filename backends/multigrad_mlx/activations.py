@@ -10,7 +10,7 @@ import mlx.core as mx
 from multigrad.backend import SELU_ALPHA, SELU_SCALE, rows_of
 
 from .elementwise import clip, exp, hypot, widened
-from .error_functions import ROOT_HALF, erf
+from .error_functions import ndtr
 
 Tensor = Any
 
@@ -63,7 +63,7 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
 
 @widened
 def elu(x: Tensor, *, alpha: float) -> Tensor:
-    return mx.where(x > 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
+    return mx.where(x >= 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
 
 
 @widened
@@ -82,7 +82,7 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     if approximate:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
         return 0.5 * x * (1.0 + mx.tanh(inner))
-    return 0.5 * x * (1.0 + erf(x * ROOT_HALF))
+    return x * ndtr(x)
 
 
 @widened

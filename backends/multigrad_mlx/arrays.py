@@ -24,13 +24,22 @@ def over(x: Tensor, axis: Axis) -> Axis:
     return () if x.ndim == 0 else axis
 
 
+def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) -> Tensor:
+    """A reduction; of no elements its value without MLX, whose kernel (0.32, CPU) may not end."""
+    wide, axis = accumulated(x), over(x, axis)
+    if x.size:
+        return reduce(wide, axis=axis, keepdims=keepdims)
+    axes = axes_of(x, axis)
+    lengths = [(1 if i in axes else n) for i, n in enumerate(x.shape) if keepdims or i not in axes]
+    return mx.full(lengths, empty, dtype=wide.dtype)
+
+
 def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return mx.sum(accumulated(x), axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+    return reduced(mx.sum, x, axis, keepdims, 0.0).astype(x.dtype)
 
 
 def mean(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    total = mx.sum(accumulated(x), axis=over(x, axis), keepdims=keepdims)
-    return (total / math.prod(x.shape[i] for i in axes_of(x, axis))).astype(x.dtype)
+    return reduced(mx.mean, x, axis, keepdims, math.nan).astype(x.dtype)
 
 
 def max_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
@@ -50,7 +59,7 @@ def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
-    return mx.prod(accumulated(x), axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
+    return reduced(mx.prod, x, axis, keepdims, 1.0).astype(x.dtype)
 
 
 def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
@@ -63,11 +72,11 @@ def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
     if ord == math.inf:
         result = largest(size, axis, keepdims, 0.0)
     elif ord == 1:
-        result = mx.sum(size, axis=axis, keepdims=keepdims)
+        result = reduced(mx.sum, size, axis, keepdims, 0.0)
     elif ord == 2:
-        result = mx.sqrt(mx.sum(wide * wide, axis=axis, keepdims=keepdims))
+        result = mx.sqrt(reduced(mx.sum, wide * wide, axis, keepdims, 0.0))
     else:
-        result = mx.sum(size**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
+        result = reduced(mx.sum, size**ord, axis, keepdims, 0.0) ** (1 / ord)
     return result.astype(x.dtype)
 
 
@@ -75,27 +84,27 @@ def largest(x: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
     """The largest along axes, which may have no elements: then the least."""
     if all(x.shape[i] for i in axes_of(x, axis)):
         return mx.max(x, axis=axis, keepdims=keepdims)
-    return mx.sum(x, axis=axis, keepdims=keepdims) + least
+    return reduced(mx.sum, x, axis, keepdims, 0.0) + least
 
 
 def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     top = largest(wide, axis, True, -math.inf)
     shift = mx.where(mx.isinf(top) | mx.isnan(top), 0.0, top)
-    total = mx.log(mx.sum(exp(wide - shift), axis=axis, keepdims=True)) + shift
+    total = mx.log(reduced(mx.sum, exp(wide - shift), axis, True, 0.0)) + shift
     return (total if keepdims else mx.squeeze(total, axes_of(x, axis))).astype(x.dtype)
 
 
 def softmax(x: Tensor, *, axis: Axis) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     raised = exp(wide - largest(wide, axis, True, -math.inf))
-    return (raised / mx.sum(raised, axis=axis, keepdims=True)).astype(x.dtype)
+    return (raised / reduced(mx.sum, raised, axis, True, 0.0)).astype(x.dtype)
 
 
 def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     shifted = wide - largest(wide, axis, True, -math.inf)
-    total = mx.log(mx.sum(exp(shifted), axis=axis, keepdims=True))
+    total = mx.log(reduced(mx.sum, exp(shifted), axis, True, 0.0))
     return (shifted - total).astype(x.dtype)
 
 
@@ -116,8 +125,8 @@ def wide_var(x: Tensor, axis: Axis, keepdims: bool, correction: float) -> Tensor
     """The squares of deviations: MLX subtracts the mean's square in one of its kernels."""
     wide = accumulated(x)
     number = math.prod(x.shape[i] for i in axes_of(x, axis))
-    center = mx.sum(wide, axis=over(x, axis), keepdims=True) / number
-    squares = mx.sum(mx.square(wide - center), axis=over(x, axis), keepdims=keepdims)
+    center = reduced(mx.sum, wide, axis, True, 0.0) / number
+    squares = reduced(mx.sum, mx.square(wide - center), axis, keepdims, 0.0)
     return squares / mx.maximum(mx.array(number - correction, wide.dtype), 0.0)
 
 

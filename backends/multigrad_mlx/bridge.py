@@ -52,5 +52,5 @@ def lend(x: mx.array) -> SharedBuffer:
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> mx.array:
-    """Return what another framework lent, copied: MLX has no array of memory that is not its own."""
+    """Return what another framework lent, copied: MLX has no array of other memory."""
     return from_numpy(lent.array())

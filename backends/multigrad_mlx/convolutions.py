@@ -51,9 +51,7 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
         sums = mx.einsum(terms, split(seen, 1, groups), split(w, 0, groups))
         return sums.reshape((x.shape[0], w.shape[0], *sums.shape[3:]))
     seen, kernels = (mx.moveaxis(accumulated(each), 1, -1) for each in (x, w))
-    sums = mx.conv_general(
-        seen, kernels, stride=strides, kernel_dilation=dilations, groups=groups
-    )
+    sums = mx.conv_general(seen, kernels, stride=strides, kernel_dilation=dilations, groups=groups)
     return mx.moveaxis(sums, -1, 1).astype(x.dtype)
 
 

@@ -13,6 +13,8 @@ from multigrad.backend import Op, ops, rows_of
 
 Tensor = Any
 LOG_2 = math.log(2)
+# The first two have few bits, so that small multiples of them are exact (Cephes).
+PARTS_OF_PI = (3.14159265160560607910, 1.98418714791870343106e-9, 1.14423774522196636802e-17)
 INTEGERS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
 
 
@@ -98,7 +100,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def signbit(x: Tensor) -> Tensor:
-    return x.view(INTEGERS[x.dtype.size]) < 0
+    return mx.stop_gradient(x).view(INTEGERS[x.dtype.size]) < 0
 
 
 @widened
@@ -162,7 +164,9 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """As NumPy and Python: a / b may round up to the next integer, a - rest does not."""
     if not is_floating(a):
         return of_integers(mx.floor_divide, a, b)
-    ratio = (a - remainder(a, b)) / b
+    rest = fmod(a, b)
+    ratio = (a - rest) / b
+    ratio = mx.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
     whole = mx.floor(ratio)
     whole = mx.where(ratio - whole > 0.5, whole + 1.0, whole)
     return mx.where(b == 0, a / b, whole)
@@ -185,7 +189,7 @@ def nextafter(a: Tensor, b: Tensor) -> Tensor:
     dtype = next(v.dtype for v in (a, b) if isinstance(v, mx.array))
     a, b = mx.broadcast_arrays(as_array(a, dtype), as_array(b, dtype))
     kind = INTEGERS[dtype.size]
-    bits = a.view(kind)
+    bits = mx.stop_gradient(a).view(kind)
     away = (b > a) == (a > 0)
     least = mx.where(signbit(b), mx.array(mx.iinfo(kind).min + 1, kind), mx.array(1, kind))
     moved = mx.where(a == 0, least, mx.where(away, bits + 1, bits - 1)).view(dtype)
@@ -206,9 +210,10 @@ def exp(x: Tensor) -> Tensor:
 def reduced_exp(x: Tensor) -> Tensor:
     """exp of what is left of x by a multiple of log 2, in two parts of which the first is exact."""
     inside = clip(x, -110.0, 90.0)
-    whole = mx.round(inside * (1 / LOG_2))
+    # MLX has no derivative of bits; that of a step is zero.
+    whole = mx.stop_gradient(mx.round(inside * (1 / LOG_2)))
     rest = (inside - whole * 0.693359375) + whole * 2.12194440e-4
-    return scaled(mx.exp(rest), mx.where(mx.isnan(x), 0.0, whole))
+    return scaled(mx.exp(rest), mx.stop_gradient(mx.where(mx.isnan(x), 0.0, whole)))
 
 
 def scaled(x: Tensor, whole: Tensor) -> Tensor:
@@ -232,18 +237,24 @@ def sin(x: Tensor) -> Tensor:
     if x.dtype != mx.float64:
         return mx.sin(x)
     half = mx.tan(0.5 * x)
-    # 2 t / (1 + t^2), where t^2 may overflow
-    return mx.where(mx.abs(half) < 1.0, 2.0 * half / (1.0 + half * half), 2.0 / (half + 1.0 / half))
+    near = 2.0 * half / (1.0 + half * half)
+    far = 2.0 / (half + 1.0 / half)  # where the square may overflow
+    return mx.where(mx.abs(x) < 1e-9, x, mx.where(mx.abs(half) < 1.0, near, far))
 
 
 def cos(x: Tensor) -> Tensor:
+    """By the sine of what is left of x by its nearest zero, in three parts of pi."""
     if x.dtype != mx.float64:
         return mx.cos(x)
     size = mx.abs(x)
-    near = sin((math.pi / 2 - size) + 6.123233995736766e-17)
-    half = mx.tan(0.5 * x)
+    number = mx.round((size - math.pi / 2) / math.pi)
+    rest = size
+    for part in PARTS_OF_PI:
+        rest = rest - (number + 0.5) * part
+    half = mx.tan(0.5 * size)
+    odd = number - 2.0 * mx.floor(0.5 * number)
     far = (1.0 - half) * (1.0 + half) / (1.0 + half * half)
-    return mx.where((size > 0.7) & (size < 2.4), near, far)
+    return mx.where(size < 1e5, (2.0 * odd - 1.0) * sin(rest), far)
 
 
 @widened
@@ -278,6 +289,24 @@ def deg2rad(x: Tensor) -> Tensor:
 @widened
 def rad2deg(x: Tensor) -> Tensor:
     return x * (180 / math.pi)
+
+
+# --- bits --------------------------------------------------------------------------------------
+def shift(function: Callable[..., Tensor], a: Any, b: Any, emptied: Any) -> Tensor:
+    """Shift, where the processor takes the number of places modulo the number of bits."""
+    dtype = next(value.dtype for value in (a, b) if isinstance(value, mx.array))
+    a, b = as_array(a, dtype), as_array(b, dtype)
+    bits = 8 * dtype.size
+    inside = (b >= 0) & (b < bits)
+    return mx.where(inside, function(a, mx.where(inside, b, 0)), emptied)
+
+
+def bitwise_left_shift(a: Tensor, b: Tensor) -> Tensor:
+    return shift(mx.left_shift, a, b, 0)
+
+
+def bitwise_right_shift(a: Tensor, b: Tensor) -> Tensor:
+    return shift(mx.right_shift, a, b, mx.where(mx.array(a) < 0, -1, 0))
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
@@ -318,8 +347,9 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ASINH: mx.arcsinh,
     ops.ACOSH: mx.arccosh,
     ops.ATANH: mx.arctanh,
-    ops.BITWISE_LEFT_SHIFT: mx.left_shift,
-    ops.BITWISE_RIGHT_SHIFT: mx.right_shift,
+    ops.BITWISE_AND: mx.bitwise_and,  # a number may stand first, for which MLX has no operator
+    ops.BITWISE_OR: mx.bitwise_or,
+    ops.BITWISE_XOR: mx.bitwise_xor,
     ops.ISNAN: mx.isnan,
     ops.ISINF: mx.isinf,
     ops.ISFINITE: mx.isfinite,

@@ -14,7 +14,7 @@ import mlx.core as mx
 from multigrad.backend import rows_of
 
 from .elementwise import accumulated, is_floating
-from .ordering import lifted, order, positions
+from .ordering import lifted, order, positions, put
 
 Tensor = Any
 
@@ -67,17 +67,15 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 def rows(indices: Tensor, axis: int) -> tuple[Tensor, ...]:
     """The index of each element, but by `indices` along an axis."""
     axis = axis % indices.ndim
-    return tuple(
-        indices if i == axis else positions(indices, i) for i in range(indices.ndim)
-    )
+    return tuple(indices if i == axis else positions(indices, i) for i in range(indices.ndim))
 
 
 @lifted
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     values = accumulated(x)
     places, outside = fit(indices, like.shape[axis])
-    sums = mx.zeros(like.shape, values.dtype)
-    return sums.at[rows(places, axis)].add(mx.where(outside, 0, values)).astype(x.dtype)
+    kept = mx.where(outside, 0, values)
+    return put(like.shape, rows(places, axis), kept).astype(x.dtype)
 
 
 def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
@@ -96,7 +94,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     places, outside = fit(indices, like.shape[axis])
     outside = outside.reshape((*indices.shape, *(1 for _ in range(values.ndim - number))))
     shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
-    sums = mx.zeros(shape, values.dtype).at[places].add(mx.where(outside, 0, values))
+    sums = put(shape, places, mx.where(outside, 0, values))
     return mx.moveaxis(sums, 0, axis).astype(x.dtype)
 
 
@@ -105,6 +103,8 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     places, outside = fit(indices, like.shape[axis])
     own = mx.broadcast_to(positions(indices, axis), indices.shape)
     last = mx.full(like.shape, -1, dtype=mx.int64)
+    if not indices.size:
+        return last
     return last.at[rows(places, axis)].maximum(mx.where(outside, -1, own))
 
 

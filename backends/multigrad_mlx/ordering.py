@@ -65,9 +65,7 @@ def along(combine: Any, arrays: tuple[Tensor, ...], axis: int, reverse: bool) ->
     while shift < length:
         later, earlier = [x[..., shift:] for x in last], [x[..., :-shift] for x in last]
         found = combine(later, earlier) if len(last) > 1 else [combine(later[0], earlier[0])]
-        last = [
-            mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, found, strict=True)
-        ]
+        last = [mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, found, strict=True)]
         shift *= 2
     back = [mx.swapaxes(x, axis, -1) for x in last]
     return [flip(x, axis=axis) for x in back] if reverse else back
@@ -107,10 +105,14 @@ def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
     latest = last_true(mask, axis)
     values = mx.where(latest < 0, 0, accumulated(x))
     places = mx.maximum(latest, 0)
-    index = tuple(
-        places if i == axis % x.ndim else positions(places, i) for i in range(x.ndim)
-    )
-    return mx.zeros(x.shape, values.dtype).at[index].add(values).astype(x.dtype)
+    index = tuple(places if i == axis % x.ndim else positions(places, i) for i in range(x.ndim))
+    return put(x.shape, index, values).astype(x.dtype)
+
+
+def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
+    """Sums of the values at places; MLX refuses to add nothing."""
+    sums = mx.zeros(shape, values.dtype)
+    return sums.at[index].add(values) if values.size else sums
 
 
 # --- sorting -----------------------------------------------------------------------------------
@@ -202,7 +204,8 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     place = q * (rows.shape[-1] - 1)
     low, weight = math.floor(place), place % 1
     found = ranks(rows, -1, False)
-    weights = mx.where(found == low, 1 - weight, mx.where(found == low + 1, weight, 0.0))
+    own, next_one = (mx.array(each, x.dtype) for each in (1 - weight, weight))
+    weights = mx.where(found == low, own, mx.where(found == low + 1, next_one, 0.0))
     moved = weights.reshape([x.shape[i] for i in order])
     return mx.transpose(moved, [order.index(i) for i in range(x.ndim)]).astype(x.dtype)
 

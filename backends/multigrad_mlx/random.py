@@ -1,4 +1,4 @@
-"""Random draws on MLX: Threefry in its uint32 ops, so that a key may be an array and laziness stays.
+"""Random draws on MLX: Threefry in its uint32 ops, so that a key may be an array, and all is lazy.
 
 `mlx.core.random` runs Threefry too, over counters in another order: its draws are other ones.
 """

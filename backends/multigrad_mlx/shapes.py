@@ -85,6 +85,8 @@ def sum_to(x: Tensor, like: Tensor) -> Tensor:
     axes = (*range(lead), *ones)
     if not axes:
         return x
+    if not x.size:
+        return mx.zeros(like.shape, x.dtype)
     return mx.sum(accumulated(x), axis=axes).reshape(like.shape).astype(x.dtype)
 
 
@@ -137,7 +139,7 @@ def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
     values = mx.moveaxis(accumulated(x), axis, 0)
     full = mx.zeros((like.shape[axis], *values.shape[1:]), values.dtype)
-    full = full.at[positive(like, indices, axis)].add(values) if indices else full
+    full = full.at[positive(like, indices, axis)].add(values) if values.size else full
     return mx.moveaxis(full, 0, axis).astype(x.dtype)
 
 

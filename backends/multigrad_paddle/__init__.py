@@ -25,6 +25,7 @@ from . import (
     isolate,
     ops,
     random,
+    recompute,
     vjp,
     widening,
 )
@@ -64,4 +65,4 @@ backend = Backend(
     imports=Imports(import_function=importer.import_function),
     differences=differences.DIFFERENCES,
 )
-_ = capture  # imported for its table
+_ = capture, recompute  # imported for their effect

@@ -11,7 +11,8 @@ import paddle.nn.functional as F
 
 from multigrad.backend import Op, ops, rows_of
 
-from .elementwise import ROOT_HALF, clip, copysign, erfc, exp, hypot, where
+from .elementwise import clip, copysign, exp, hypot, where
+from .special import ROOT_HALF, erfc
 from .widening import Tensor, rounded, widened
 
 SELU_ALPHA, SELU_SCALE = ops.activations.SELU_ALPHA, ops.activations.SELU_SCALE

@@ -111,8 +111,8 @@ def count_tensors(*values: Any) -> int:
 
 def given(gradients: tuple[Any, ...], extra: int) -> Any:
     """Return gradients as Paddle wants them: one alone, or a tuple."""
-    whole = (*gradients, *(None,) * extra)
-    return whole if len(whole) > 1 else whole[0]
+    whole = [*gradients, *[None] * extra]
+    return tuple(whole) if len(whole) > 1 else whole[0]
 
 
 def versions(saved: tuple[Tensor, ...]) -> tuple[int, ...]:

@@ -37,10 +37,13 @@ def accept(function: Handler, handler: Handler) -> Handler:
     """Return a handler called by a function's own parameter names and defaults."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = signature_of(function).bind(*args, **kwargs)
-        given.apply_defaults()
-        values = {word: v for word, v in given.arguments.items() if word not in LABELS}
-        return handler(*values.values())
+        signature = signature_of(function)
+        given = signature.bind(*args, **kwargs).arguments
+        words = [word for word in signature.parameters if word not in LABELS]
+        while words and words[-1] not in given:  # the handler has the same defaults
+            words.pop()
+        rows = signature.parameters
+        return handler(*(given.get(word, rows[word].default) for word in words))
 
     call.__name__ = handler.__name__
     call.__doc__ = handler.__doc__

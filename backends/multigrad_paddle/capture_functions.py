@@ -13,6 +13,7 @@ import paddle.nn.functional as F
 
 from multigrad.capture import methods
 from multigrad.capture.casts import cast
+from multigrad.capture.symbols import SymbolicShape
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
@@ -186,6 +187,8 @@ def transpose(x: Tensor, perm: Any) -> Tensor:
 
 def reshape(x: Tensor, shape: Any) -> Tensor:
     """A 0 stands for the length that the axis has."""
+    if isinstance(shape, SymbolicShape):
+        return methods.METHODS["reshape"](x, shape)
     if isinstance(shape, list | tuple):
         shape = tuple(x.shape[i] if type(n) is int and n == 0 else n for i, n in enumerate(shape))
     return xp.reshape(x, shape)
@@ -224,7 +227,7 @@ def roll(x: Tensor, shifts: Any, axis: Any = None) -> Tensor:
 
 
 def expand(x: Tensor, shape: Any) -> Tensor:
-    return xp.broadcast_to(x, shape)
+    return xp.broadcast_to(x, shape.value if isinstance(shape, SymbolicShape) else shape)
 
 
 def expand_as(x: Tensor, y: Tensor) -> Tensor:

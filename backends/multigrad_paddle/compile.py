@@ -7,6 +7,7 @@ By the syntax tree (`full_graph=True`) all is one graph: that is refused.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable
@@ -27,7 +28,21 @@ OWN = (os.path.dirname(multigrad.__file__), os.path.dirname(__file__))
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return the function compiled by parts."""
+    if isinstance(function, Activation | Function):
+        return function  # all of it is outside of graphs
+    if not hasattr(function, "__name__") and not isinstance(function, paddle.nn.Layer):
+        function = named(function)
     return paddle.jit.to_static(function, **{"full_graph": False, **options})
+
+
+def named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plain function for a callable object, which Paddle asks for its name."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return call
 
 
 def is_reading() -> bool:

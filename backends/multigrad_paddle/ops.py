@@ -7,13 +7,13 @@ from typing import Any
 
 from multigrad.backend import Op, compositions
 
-from . import activations, arrays, collectives, elementwise
+from . import activations, arrays, collectives, elementwise, special
 from .widening import widened
 
 __all__ = ["OPS", "UNSUPPORTED"]
 
 OWN: dict[Op, Callable[..., Any]] = {
-    **elementwise.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
+    **elementwise.OPS, **special.OPS, **activations.OPS, **arrays.OPS, **collectives.OPS,
 }  # fmt: skip
 OPS = {**compositions(OWN, widened), **OWN}
 UNSUPPORTED: dict[Op, Any] = {}

@@ -6,11 +6,11 @@ from typing import Any
 
 import paddle
 
-from multigrad.backend import dtype_name
+from multigrad.backend import RuleValueError, UnsupportedOp, dtype_name
 from multigrad.backend import random as core
 
 from .bridge import from_numpy, to_numpy
-from .elementwise import Arithmetic
+from .special import Arithmetic
 from .widening import FLOAT32, FLOAT64, INT64, Tensor, is_tensor, rounded
 
 
@@ -25,8 +25,11 @@ def draw_key() -> Any:
 
 def key_pair(key: Tensor) -> Any:
     """Turn an integer tensor of two words into two int64 words from 0 to 2**32 - 1."""
-    if str(key.dtype).rpartition(".")[2] not in ("int32", "int64") or list(key.shape) != [2]:
-        raise core.refuse_key(key)
+    if name_of(key) not in ("int32", "int64") or list(key.shape) != [2]:
+        raise RuleValueError(
+            f"key is {name_of(key)} of shape {tuple(key.shape)}; expected an integer tensor of two "
+            "words: paddle.to_tensor([0, 7])"
+        )
     words = key.astype(INT64) & paddle.full([], core.WORD_MASK, INT64)
     return tuple(words.tolist()) if isinstance(words, paddle.Tensor) else words
 
@@ -57,7 +60,7 @@ def draw(by_numpy: Any, by_paddle: Any, key: Any, x: Tensor) -> Tensor:
         array = by_numpy(concrete(key), tuple(x.shape), core_dtype(x))
         return from_numpy(array)
     if isinstance(key, core.PlacedKey):
-        raise NotImplementedError("draws in shards are not available for paddle where it traces")
+        raise UnsupportedOp("draws of a part of a whole array, off the CPU, on Paddle")
     count = paddle.arange(x.size if isinstance(x, paddle.Tensor) else paddle.numel(x), dtype=INT64)
     return paddle.reshape(by_paddle(words_of(key), count, x), x.shape)
 

@@ -207,7 +207,7 @@ def empty_tile(x: Tensor, repetitions: tuple[int, ...]) -> Tensor:
 def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     shape = indexing.tile_shape(tuple(like.shape), repetitions)
     axes = list(range(0, len(shape), 2))
-    return reshape_like(sum_over(reshape(x, shape=shape), axes), like)
+    return reshape_like(sum_over(reshape(x, shape=tuple(shape)), axes), like)
 
 
 def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:

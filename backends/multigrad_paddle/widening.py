@@ -56,34 +56,38 @@ def differ(a: Any, b: Any) -> Tensor:
     return ~equal(a, b)
 
 
+CONSTANTS: dict[tuple[Any, Any], Tensor] = {}
+MOST_CONSTANTS = 1024
+# A tensor made of a number costs as much as four ops: those of a CPU are kept.
+KEEPS_CONSTANTS = not paddle.is_compiled_with_cuda()
+
+
 def constant(value: Any, dtype: Any) -> Tensor:
-    """A number as a tensor without axes; one too large for the dtype is infinite."""
+    """A number as a tensor without axes, which nobody may write to."""
     if is_tensor(value):
         return rounded(value, dtype)
+    if not (KEEPS_CONSTANTS and paddle.in_dynamic_mode()):
+        return made(value, dtype)
+    is_own = value and not math.isnan(value)  # -0.0 equals 0.0, and NaN nothing
+    key = value if is_own else str(value), dtype
+    known = CONSTANTS.get(key)
+    if known is None:
+        if len(CONSTANTS) >= MOST_CONSTANTS:
+            CONSTANTS.clear()
+        known = CONSTANTS[key] = made(value, dtype)
+    return known
+
+
+def made(value: Any, dtype: Any) -> Tensor:
+    """A number as a tensor; one too large for the dtype is infinite."""
     if dtype == FLOAT16 and abs(value) >= 65520.0:
         value = math.copysign(math.inf, value)
     return paddle.full([], value, dtype)
 
 
-CONSTANTS: dict[tuple[float, Any], Tensor] = {}
-MOST_CONSTANTS = 1024
-ON_CPU = not paddle.is_compiled_with_cuda()
-
-
 def factor(value: Any, x: Tensor) -> Tensor:
-    """A number as a factor of x; those of a CPU are kept, which takes a tenth of the time."""
-    if is_tensor(value):
-        return value
-    key = value, x.dtype
-    known = CONSTANTS.get(key)
-    if known is not None and value and paddle.in_dynamic_mode():
-        return known
-    made = constant(value, x.dtype)
-    if ON_CPU and value and paddle.in_dynamic_mode():
-        if len(CONSTANTS) >= MOST_CONSTANTS:
-            CONSTANTS.clear()
-        CONSTANTS[key] = made
-    return made
+    """A number as a factor of x."""
+    return value if is_tensor(value) else constant(value, x.dtype)
 
 
 def dtype_of(values: tuple[Any, ...]) -> Any:
@@ -116,6 +120,6 @@ def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype = dtype_of(values)
         operands = [wide(constant(value, dtype)) for value in values]
         result = function(*operands)
-        return rounded(result, dtype) if result.dtype == operands[0].dtype else result
+        return rounded(result, dtype) if result.dtype is operands[0].dtype else result
 
     return call

@@ -38,7 +38,8 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
         return _apply_again(run, tensors, name)
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
         with torch.no_grad():  # what the function closes over gets no gradient
-            return run(*tensors)[0]
+            # An output may be an input itself, which asks for a gradient: a result does not.
+            return tuple(y.detach() if y.requires_grad else y for y in run(*tensors)[0])
     return _apply_once(run, tensors, name, layouts)
 
 

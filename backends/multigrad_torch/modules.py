@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from multigrad.errors import RuleError
 from multigrad.ground.fixed import FixedParams
 from multigrad.in_force.activation import Activation as AnyActivation
 from multigrad.lowering.names import ActivationName
+from multigrad.rulebook.misplaced import refuse_misplaced
 from multigrad.rulebook.rule import Rule
 from multigrad.schedule import Schedule
 
@@ -73,7 +74,10 @@ class Activation(nn.Module):
         *,
         at_zero: float | None = None,
         threshold: float | None = None,
+        **others: Never,
     ) -> None:
+        if others:
+            raise refuse_misplaced(type(self), "Activation", rule, others)
         super().__init__()
         self._activation = AnyActivation(forward, rule, params, at_zero, threshold)
 

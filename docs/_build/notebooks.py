@@ -93,7 +93,10 @@ def run_notebook(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
     import nbformat
 
     done = nbformat.from_dict(notebook)
-    client = nbclient.NotebookClient(done, timeout=300, kernel_name="python3")
+    # On a busy machine a kernel starts slowly, and what it printed comes after the 4 seconds for
+    # which nbclient waits by default, and is then lost.
+    patience = {"timeout": 300, "startup_timeout": 300, "iopub_timeout": 300}
+    client = nbclient.NotebookClient(done, kernel_name="python3", **patience)
     client.execute(cwd=str(folder))
     for cell in done.cells:
         cell.metadata = {}  # times

@@ -55,7 +55,7 @@ def _describe(in_force: RuleInForce) -> str:
     bound_rule = in_force.bound_rule
     rule = bound_rule.rule
     values = ", ".join(f"{n}={_value(v)}" for n, v in sorted(bound_rule.params.items()))
-    name = repr(rule).removeprefix("<Rule ").removesuffix(">")
+    name = rule.words
     key = "" if in_force.key is None else f" with key {_key(in_force.key)}"
     return f"{name}{f'({values})' if values else ''}{key} <code {digest(rule)}>"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import RuleTypeError, RuleValueError, suggest
 from ..ground.namespace import namespace
+from ..ground.notebook import InNotebooks
 from ..registry import get
 from ..rulebook.rule import Rule
 from . import rules
@@ -40,7 +41,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Composite:
+class Composite(InNotebooks):
     """Which rule each layer of a model gets. Data: printed, it is a table.
 
     Examples:
@@ -249,6 +250,10 @@ def epsilon_plus(
     canonize: bool = False,
 ) -> Composite:
     """z-plus for convolutions, epsilon for linear layers.
+
+    Source: Kohlbrenner et al., 2020 (arXiv 1910.09840); `EpsilonPlus` of zennit.
+
+    Arguments are those of `epsilon_gamma_box`.
 
     Examples:
         >>> xg.composites.epsilon_plus().rule("convolution")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BackendNotFound, MultigradError, suggest
+from ..ground.notebook import InNotebooks
 from ..ground.threads import make_lock
 from .admission import admit
 from .contract import Backend, Reader
@@ -65,6 +66,19 @@ class BackendStatus:
     installed: bool
     version: str | None
     reason: str | None
+
+
+class Statuses(list[BackendStatus], InNotebooks):
+    """The rows of `xg.backends()`; prints as a table."""
+
+    def __repr__(self) -> str:
+        rows = [("name", "version", "why not")]
+        rows += [(row.name, row.version or "-", row.reason or "") for row in self]
+        wide = [max(len(row[i]) for row in rows) for i in range(2)]
+        return "\n".join(
+            f"{name:{wide[0]}}  {version:{wide[1]}}  {reason}".rstrip()
+            for name, version, reason in rows
+        )
 
 
 _loaded: dict[str, Backend] = {}
@@ -207,7 +221,7 @@ def _say_contested(points: list[Any]) -> str:
     return f"two packages offer it, {first} and {' and '.join(others)}; uninstall one of them"
 
 
-def backends(*, load: bool = False) -> list[BackendStatus]:
+def backends(*, load: bool = False) -> Statuses:
     """Return one row per backend.
 
     Args:
@@ -220,7 +234,7 @@ def backends(*, load: bool = False) -> list[BackendStatus]:
         >>> [row.reason for row in xg.backends() if row.name == "numpy"]  # of one that is not: why
         [None]
     """
-    return [_status(name, load) for name in entry_points()]
+    return Statuses(_status(name, load) for name in entry_points())
 
 
 def _status(name: str, load: bool) -> BackendStatus:

@@ -10,10 +10,11 @@ from ..active.moving import Moving
 from ..active.present import now
 from ..errors import RuleTypeError, suggest
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
 from .arguments import flatten, owner_of, positional_names, unwrap
 
 
-class BoundFunction:
+class BoundFunction(InNotebooks):
     """What `Function.bind` returns: it is called with the rest of the arguments.
 
     Attributes:
@@ -22,7 +23,10 @@ class BoundFunction:
         params: the values, by name.
     """
 
-    __slots__ = ("_last", "_moves", "_named", "_rest", "function", "name", "params")
+    # Weakly referenced by jax, which keeps what it traced for as long as the function lives.
+    __slots__ = (
+        "__weakref__", "_last", "_moves", "_named", "_rest", "function", "name", "params",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -10,10 +10,23 @@ import sys
 
 INSTALL_LINE = "pip install 'multigrad-rules[cli]'"
 EXTRA_MODULES = ("typer", "rich")
+STOPPED = 130  # what shells say of a program that Ctrl-C ended
 
 
 def main() -> None:
     """Run the command line and exit."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # also while the libraries are imported
+        print("stopped", file=sys.stderr)
+        sys.exit(STOPPED)
+    except SystemExit as end:
+        if end.code == STOPPED:
+            print("stopped", file=sys.stderr)
+        raise
+
+
+def _run() -> None:
     try:
         from .app import app
     except ImportError as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,52 +13,37 @@ from rich.markup import escape
 from rich.table import Table
 
 import multigrad as xg
-from multigrad.cli.named import find, find_forward, make_inputs, with_params
+from multigrad.cli.named import find, find_forward, make_inputs, read_order, with_params
 from multigrad.cli.new_backend import new_backend
+from multigrad.cli.options import (
+    FAILED,
+    Named,
+    Numbers,
+    RuleName,
+    Shapes,
+    report_errors,
+    show_version,
+    split,
+)
 from multigrad.demo.frameworks import prepare_environment
 from multigrad.errors import MultigradError
 
-FAILED, MISUSED = 1, 2
-
 app = typer.Typer(
     name="multigrad",
-    help="Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-RuleName = Annotated[
-    str,
-    typer.Argument(metavar="RULE", help="A rule's name, see: multigrad rules; or estimators.NAME."),
-]
 
-Named = Annotated[
-    str,
-    typer.Argument(
-        metavar="WHAT",
-        help="module:name of a Function, a rule or an activation; a saved file; estimators.NAME; "
-        "or a rule's name.",
-    ),
-]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option("--input", help="The shape of a tensor, such as 3x4; once for each of them."),
-]
-Numbers = Annotated[
-    list[float] | None,
-    typer.Option("--number", help="A number that follows the tensors; once for each of them."),
-]
-
-
-@contextmanager
-def report_errors() -> Iterator[None]:
-    """Turn an error that the user can mend into its text and exit code 2."""
-    try:
-        yield
-    except (MultigradError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(MISUSED) from error
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras."""
 
 
 @app.command(epilog="Example: multigrad backends --load")
@@ -149,13 +132,16 @@ def show(
 @app.command(epilog="Example: multigrad source triangular torch --forward Heaviside")
 def source(
     rule: RuleName,
-    backend: Annotated[str, typer.Argument(metavar="BACKEND", help="See: multigrad backends")],
+    backend: Annotated[
+        str, typer.Argument(metavar="[BACKEND]", help="See: multigrad backends.")
+    ] = "numpy",
     forward: Annotated[
         str, typer.Option(help="The activation that the rule sits under.")
     ] = "Linear",
 ) -> None:
-    """Print the code that runs for a rule on one backend."""
+    """Print the code that runs for a rule on one backend; NumPy's if none is named."""
     with report_errors():
+        rule, backend = read_order(rule, backend)
         typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
 
 
@@ -392,8 +378,3 @@ def docs(
 
         for path in write_docs(out):
             typer.echo(path)
-
-
-def split(text: str) -> list[str]:
-    """Return the words of a comma-separated option."""
-    return [word.strip() for word in text.split(",") if word.strip()]

@@ -24,6 +24,7 @@ from multigrad.ir.op import Op
 from . import attribution_docs, estimator_docs, same_curves, same_names
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
+from .rule_examples import at_points
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
@@ -122,19 +123,30 @@ def render_rules() -> str:
     for row in sorted(describe_all(), key=operator.attrgetter("name")):
         if row.family:
             params = ", ".join(map(param_in_range, row.params))
-            cells = (row.formula, params, row.without_tin, str(row.exchanged), row.source)
+            cells = (row.formula, at_points(row.name), params, row.without_tin)
+            cells = (*cells, str(row.exchanged), row.source)
             rows.append((f"`{row.name}`", *cells))
     return page(
         "Rules",
         f"The {len(rows)} rules of the library. `grad_out` is the gradient that arrives, `tin` the "
-        "input of the forward. A rule on a parameter's gradient gets no `tin`; the fourth column "
-        "says what it then does. Beside a param's default stands its range: a number out of it is "
-        "an error where it is given.",
+        "input of the forward. *Example*: what comes of `grad_out` = 1 at `tin` = -1, -0.5, 0, 0.5 "
+        "and 1, with the default params. A rule on a parameter's gradient gets no `tin`; the fifth "
+        "column says what it then does. Beside a param's default stands its range: a number out of "
+        "it is an error where it is given.",
         "*Over shards*: what the rule exchanges where a tensor is a part of an array, "
         '`over="global"`; see [devices](devices.md).',
         bullets(exchanges.KINDS),
         table(
-            ("rule", "gradient and edges", "params", "without `tin`", "over shards", "source"), rows
+            (
+                "rule",
+                "gradient and edges",
+                "example",
+                "params",
+                "without `tin`",
+                "over shards",
+                "source",
+            ),
+            rows,
         ),
     )
 

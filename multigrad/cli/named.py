@@ -39,6 +39,13 @@ def find(what: str, forward: str | None = None) -> Any:
     return xg.activation(find_forward(forward), rule=found)
 
 
+def read_order(rule: str, backend: str) -> tuple[str, str]:
+    """Return a rule and a backend, which people name in either order."""
+    backends = [row.name for row in xg.backends()]
+    is_turned = rule in backends and backend not in backends
+    return (backend, rule) if is_turned else (rule, backend)
+
+
 def find_forward(word: str) -> Any:
     """Return an activation's name, or the function that module:name stands for.
 

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Protocol, cast
 
@@ -46,7 +47,8 @@ class Framework:
     install: str
 
 
-FRAMEWORKS = (
+GROUP = "multigrad.demo"
+OWN = (
     Framework("numpy", ("numpy",), "pip install multigrad-rules"),
     Framework("torch", ("torch",), "pip install 'multigrad-rules[torch]'"),
     Framework("jax", ("jax",), "pip install 'multigrad-rules[jax]'"),
@@ -55,6 +57,19 @@ FRAMEWORKS = (
     # freegrad 1.0.1 requires torchvision, which would replace the installed torch.
     Framework("freegrad", ("torch", "freegrad"), "pip install --no-deps freegrad==1.0.1"),
 )
+
+
+def brought() -> tuple[Framework, ...]:
+    """Return the columns that installed backends bring: entry points of the group
+    `multigrad.demo`, named as the backend, each a module with a training loop.
+    """
+    names = sorted({point.name for point in entry_points(group=GROUP)})
+    return tuple(
+        Framework(name, (name,), f"pip install 'multigrad-rules[{name}]'") for name in names
+    )
+
+
+FRAMEWORKS = (*OWN, *brought())
 NAMES = tuple(framework.name for framework in FRAMEWORKS)
 KERAS_BACKENDS = ("tensorflow", "jax", "torch")
 
@@ -92,6 +107,9 @@ def load(framework: Framework) -> TrainingLoop:
     if framework.name == "keras":
         # Keras fixes its backend at import and takes tensorflow even where it is not installed.
         os.environ.setdefault("KERAS_BACKEND", find_keras_backend() or KERAS_BACKENDS[0])
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if framework not in OWN:
+        return cast(TrainingLoop, points[framework.name].load())
     module = importlib.import_module(f".train_{framework.name}", __package__)
     return cast(TrainingLoop, module)
 

@@ -78,7 +78,7 @@ def draw_series(axis: Any, runs: Sequence[Run], colors: dict[str, str], series: 
             epochs[offset::stride],
             values[offset::stride],
             linestyle="none",
-            marker=MARKERS[run.framework],
+            marker=MARKERS.get(run.framework, "P"),
             markersize=5,
             markerfacecolor="none",
             markeredgecolor=color,
@@ -92,7 +92,7 @@ def add_legends(figure: Any, runs: Sequence[Run], colors: dict[str, str]) -> Non
 
     lines = [Line2D([], [], color=color, label=rule) for rule, color in colors.items()]
     marks = [
-        Line2D([], [], color="#555555", linestyle="none", marker=MARKERS[name], label=name)
+        Line2D([], [], color="#555555", linestyle="none", marker=MARKERS.get(name, "P"), label=name)
         for name in dict.fromkeys(run.framework for run in runs)
     ]
     for mark in marks:

@@ -167,12 +167,12 @@ def custom_gradient(
     prove: bool = True,
 ) -> Decorator: ...
 def custom_gradient(
-    function: Callable[..., Any] | None = None,
+    function: Callable[P, tuple[R, Any]] | None = None,
     *,
     native: bool | None = None,
     dialect: str | None = None,
     prove: bool = True,
-) -> Any:
+) -> Function[P, R] | Decorator:
     """Give a function a gradient of its own, on every framework.
 
     Examples:

@@ -28,6 +28,7 @@ from ..calls.placeholders import find_call
 from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
 from ..documents.format import unseal
+from ..ground.notebook import InNotebooks
 from ..ground.trees import optree
 from ..ground.typed import P, R
 from ..ir.array_values import freeze
@@ -58,7 +59,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Entries, Generic[P, R]):
+class Function(Entries, InNotebooks, Generic[P, R]):
     """A function with a gradient of its own, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called
@@ -100,7 +101,9 @@ class Function(Entries, Generic[P, R]):
         by_identifier[self.identifier] = self
 
     def __repr__(self) -> str:
-        return f"<Function {self.name}>"
+        named = {} if self.parameters is None else self.parameters.parameters
+        words = ", ".join(map(_word_of, named.values()))
+        return f"<Function {self.name}({words if self.parameters is not None else '...'})>"
 
     def __reduce__(self) -> Any:
         # One that a module holds pickles by name, as functions do; any other by its graphs.
@@ -353,6 +356,11 @@ class Function(Entries, Generic[P, R]):
                 is_class=hasattr(self.recipe, "apply"),
             )
         return result
+
+
+def _word_of(parameter: inspect.Parameter) -> str:
+    """Return an argument without its type, as a call writes it."""
+    return str(parameter.replace(annotation=inspect.Parameter.empty))
 
 
 def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:

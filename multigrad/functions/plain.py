@@ -115,7 +115,9 @@ def function(
             the Function has its true derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
             as `backward(grad_out, kept)`.
-        native, dialect, prove: see `custom_gradient`.
+        native: see `custom_gradient`.
+        dialect: see `custom_gradient`.
+        prove: see `custom_gradient`.
 
     Raises:
         TypeError: it is a class.

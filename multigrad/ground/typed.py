@@ -1,4 +1,4 @@
-"""What stands for the types of a user's own function: `P` its parameters, `R` what it returns.
+"""Types in public signatures: `P` and `R` are a user's own function's parameters and result.
 
 A bare `Function` in an annotation means one of any parameters; a typing module of Python 3.11 knows
 no such defaults, and only checkers read them.
@@ -6,7 +6,7 @@ no such defaults, and only checkers read them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -18,4 +18,9 @@ else:
 
     P, R = ParamSpec("P"), TypeVar("R")
 
-__all__ = ["P", "R"]
+# Values of frameworks that may not be installed.
+Key: TypeAlias = Any  # an int, a jax key, or two uint32
+Over: TypeAlias = Any  # "global", "shard" or a partition spec
+Axes: TypeAlias = Any  # the name of a mesh axis or group, a tuple of them, or torch's group or mesh
+
+__all__ = ["Axes", "Key", "Over", "P", "R"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 from .. import registry
 from ..active.draws import FREE
@@ -22,10 +22,13 @@ from ..calls.arguments import flatten
 from ..capture.signature import read_params
 from ..context import CURRENT, RuleInForce, apply_now
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
+from ..ground.typed import Axes, Over
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.names import ActivationName
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
+from ..rulebook.misplaced import refuse_misplaced
 from ..rulebook.rule import BoundRule, Rule, read_number, rule_over
 from ..rulebook.under import forward_on, put_under
 from ..tracing.trace import Value, dtype_name
@@ -38,7 +41,7 @@ _keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
-class Activation:
+class Activation(InNotebooks):
     """A callable activation; see `activation`. It is fixed: compiled code would not see it
     change.
     """
@@ -193,14 +196,14 @@ class Activation:
     def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
         """Return the activation of x under a rule that the caller gives."""
         backend = backend_of(x)
-        self.tell(backend)
+        self.tell(backend, x)
         if CHECKED:
             note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
         entry = put_under(bound_rule.specialization, self.forward).entry_on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
-        self.tell_drawn(backend, in_force)
+        self.tell_drawn(backend, in_force, x)
         return y
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
@@ -210,7 +213,7 @@ class Activation:
         backend = backend_of(x)
         if in_force is not None and in_force.moves:
             return self._apply_present(x, at_present(in_force, backend))
-        self.tell(backend)
+        self.tell(backend, x)
         if CHECKED:
             note_applied(in_force, self.forward.name, backend.tensors.is_traced(x))
         if in_force is None:
@@ -220,32 +223,32 @@ class Activation:
             entry = put_under(specialization, self.forward).entry_on(backend, leaves)
             if backend.compiler.on_read is not None or specialization.reads:
                 y = entry.run(leaves, in_force.draws)
-                self.tell_drawn(backend, in_force)
+                self.tell_drawn(backend, in_force, x)
                 return y
             function = entry.bound(x, in_force.values, in_force.draws)
         if backend.compiler.on_read is None and not CHECKED:
             self._latest = (in_force, type(x), x.dtype, function)
         return function(x)
 
-    def tell(self, backend: Backend) -> None:
+    def tell(self, backend: Backend, x: Tensor = None) -> None:
         """Tell a backend's compiler what a trace of this activation depends on: the rule in force,
         or its own one.
         """
         if self._rule is None:
             if backend.compiler.on_read is not None:
-                backend.compiler.on_read(None, self)
+                backend.compiler.on_read(x, self)
         elif backend.compiler.on_depend is not None:
             for lookup in self._own[2]:
                 backend.compiler.on_depend(lookup)
 
-    def tell_drawn(self, backend: Backend, in_force: Any) -> None:
+    def tell_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
         """Tell a compiler that an own rule drew: from the key of the rule in force, if any."""
         if (
             self._rule is not None
             and in_force.specialization.draws
             and backend.compiler.on_read is not None
         ):
-            backend.compiler.on_read(None, self)
+            backend.compiler.on_read(x, self)
 
     def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
         """Record the activation inside of a capture; derivatives pass by the rule in force now."""
@@ -308,8 +311,9 @@ def activation(
     *,
     at_zero: float | None = None,
     threshold: float | None = None,
-    over: Any = None,
-    axis_name: Any = None,
+    over: Over | None = None,
+    axis_name: Axes | None = None,
+    **others: Never,
 ) -> Activation:
     """Return an activation for tensors of any framework, whose backward is the rule in force.
 
@@ -348,4 +352,6 @@ def activation(
         TraceError: at the first call under a rule; the function cannot be captured.
         GradientError: there; its output has not the input's shape and dtype.
     """
+    if others:
+        raise refuse_misplaced(activation, "activation", rule, others)
     return Activation(forward, rule_over(rule, over, axis_name), params, at_zero, threshold)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from .. import registry
 from ..active.draws import FREE, Counter, Draws, keyed
@@ -16,7 +16,9 @@ from ..backend.discovery import backend_of
 from ..backend.values import concrete_number, key_for
 from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..errors import BackendNotFound, RuleError
+from ..ground.typed import Axes, Key, Over
 from ..rulebook.bare import apply_rule
+from ..rulebook.misplaced import refuse_misplaced
 from ..rulebook.rule import BoundRule, Rule, rule_over
 
 T = TypeVar("T")
@@ -27,9 +29,10 @@ def apply_to_gradients(
     rule: str | Rule | Callable[..., Any] | None = None,
     params: Mapping[str, object] | None = None,
     *,
-    key: Any = None,
-    over: Any = None,
-    axis_name: Any = None,
+    key: Key | None = None,
+    over: Over | None = None,
+    axis_name: Axes | None = None,
+    **others: Never,
 ) -> T:
     """Apply a rule to each gradient of a pytree, with `tin=None`.
 
@@ -61,6 +64,8 @@ def apply_to_gradients(
     """
     import optree
 
+    if others:
+        raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
     in_force = _application(rule_over(rule, over, axis_name), params, key)
     applied = optree.tree_map(
         lambda leaf: None if leaf is None else _apply(in_force, leaf, rule is None),

@@ -35,7 +35,9 @@ class Decorator(Protocol):
 def jit(fn: Callable[P, R], framework: str | None = None, **options: Any) -> Callable[P, R]: ...
 @overload
 def jit(fn: None = None, framework: str | None = None, **options: Any) -> Decorator: ...
-def jit(fn: Any = None, framework: str | None = None, **options: Any) -> Any:
+def jit(
+    fn: Callable[P, R] | None = None, framework: str | None = None, **options: Any
+) -> Callable[P, R] | Decorator:
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not

@@ -70,7 +70,7 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
     backend = backend_among(leaves[i] for i in places)
     flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
-    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, len(flat), tree)
+    return optree.tree_unflatten(nesting, flat), _pullback(pull_leaves, flat, tree)
 
 
 def vjp_leaves(
@@ -109,20 +109,41 @@ def vjp_leaves(
     return flat, nesting[-1], pull
 
 
+def _shape_of(x: Any) -> tuple[int, ...] | None:
+    """Return a tensor's or number's shape; None where it has none, or one that is not yet known."""
+    if isinstance(x, bool | int | float):
+        return ()
+    try:
+        shape = tuple(x.shape)
+    except (AttributeError, TypeError, ValueError):  # TensorFlow's of an unknown rank
+        return None
+    return shape if all(type(length) is int for length in shape) else None
+
+
 def _has_tensor(leaves: Sequence[Any]) -> bool:
     return any(owner_of(leaf) is not None for leaf in leaves)
 
 
-def _pullback(pull: Callable[[list[Any]], list[Any]], count: int, tree: Any) -> Pullback:
-    """Return the pullback between nestings, of one between flat lists; `count`: of the outputs."""
+def _pullback(
+    pull: Callable[[list[Any]], list[Any]], outputs: Sequence[Any], tree: Any
+) -> Pullback:
+    """Return the pullback between nestings, of one between flat lists."""
+    shapes = [_shape_of(y) for y in outputs]  # and not the outputs, which it would keep alive
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         flat = optree.tree_leaves(cotangent, none_is_leaf=True)
-        if len(flat) != count:
+        if len(flat) != len(shapes):
             raise GradientError(
-                f"vjp's pullback got {len(flat)} cotangents for {count} outputs; pass them nested "
-                "like the outputs, None for zero"
+                f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass them "
+                "nested like the outputs, None for zero"
             )
+        for given, shape in zip(flat, shapes, strict=True):
+            found = None if given is None else _shape_of(given)
+            if found is not None and shape is not None and found != shape:
+                raise GradientError(
+                    f"vjp's pullback got a cotangent of shape {found} for an output of shape "
+                    f"{shape}; expected the same shape"
+                )
         args, _ = optree.tree_unflatten(tree, pull(flat))
         return tuple(args)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
+from ..ground.notebook import InNotebooks
 from ..ground.trees import optree
 from ..in_force.vjp import vjp
 from ..lowering.lower import lower_graphs
@@ -60,7 +61,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(InNotebooks):
     """What `xg.check` found; prints as a table.
 
     Examples:
@@ -117,7 +118,22 @@ class CheckReport:
     def __bool__(self) -> bool:
         return self.ok
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
+        lines = self._head()
+        if self.rows:
+            given = "surrogate" if self.is_surrogate else "given"
+            lines.append(f"  {'at':>12} {given:>12} {'true':>12} {'difference':>12}")
+            lines += [
+                f"  {row.at:12.6g} {row.given:12.6g} {row.expected:12.6g} {row.error:12.3g}"
+                for row in self.shown
+            ]
+        return "\n".join(lines)
+
+    def _head(self) -> list[str]:
+        """The lines above the table: what was compared, the verdict, the worst, the kinks."""
         lines = [f"{self.name} on {self.backend}, float64"]
         if not self.compared:
             lines.append(f"  nothing was compared: {self.reason}")
@@ -137,14 +153,7 @@ class CheckReport:
             shown = ", ".join(f"{kink.argument} = {kink.at:.6g}" for kink in self.kinks[:4])
             more = f" and {len(self.kinks) - 4} more" if len(self.kinks) > 4 else ""
             lines.append(f"  left out, as there is no derivative: {shown}{more}")
-        if self.rows:
-            given = "surrogate" if self.is_surrogate else "given"
-            lines.append(f"  {'at':>12} {given:>12} {'true':>12} {'difference':>12}")
-            lines += [
-                f"  {row.at:12.6g} {row.given:12.6g} {row.expected:12.6g} {row.error:12.3g}"
-                for row in self.shown
-            ]
-        return "\n".join(lines)
+        return lines
 
 
 def check(obj: str | Callable[..., Any], *inputs: Any, backend: str | None = None) -> CheckReport:

@@ -22,6 +22,7 @@ from ..calls.arguments import flatten
 from ..calls.recipe import Variant
 from ..errors import MultigradError
 from ..functions.function import Function
+from ..ground.notebook import InNotebooks
 from ..ground.trees import optree
 from ..proof.bounded import run_bounded
 from ..random import key_from_int
@@ -60,7 +61,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(InNotebooks):
     """What `convert` found; prints as a table.
 
     Attributes:
@@ -82,6 +83,9 @@ class Conversion:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         if self.problem:

@@ -18,6 +18,7 @@ from ..calls.arguments import Layout
 from ..context import use
 from ..errors import TraceError
 from ..functions.function import Function
+from ..ground.notebook import InNotebooks
 from ..ground.trees import optree
 from ..in_force.activation import Activation
 from ..in_force.vjp import vjp
@@ -71,7 +72,7 @@ class ParityRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ParityReport:
+class ParityReport(InNotebooks):
     """What `xg.parity` found; prints as a table.
 
     Examples:
@@ -106,6 +107,9 @@ class ParityReport:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         verdict = "the same numbers everywhere" if self.ok else "NOT THE SAME NUMBERS"

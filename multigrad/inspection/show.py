@@ -12,6 +12,7 @@ from ..backend.discovery import in_use
 from ..errors import MultigradError
 from ..functions.chain import Chain
 from ..functions.function import Function
+from ..ground.notebook import Shown
 from ..in_force.activation import Activation
 from ..ir.graph import Graph, Node, format_graph
 from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
@@ -32,7 +33,7 @@ def show(
     obj: str | Rule | Callable[..., Any] | Activation | Graph | FunctionGraph | Function,
     *,
     memory: bool = False,
-) -> str:
+) -> Shown:
     """Return the graph of a rule, an activation (also a module or layer) or a Function as text.
 
     Examples:
@@ -68,6 +69,10 @@ def show(
         RuleError: the rule is unknown.
         TraceError: it cannot be captured.
     """
+    return Shown(_text_of(obj, memory))
+
+
+def _text_of(obj: Any, memory: bool) -> str:
     if isinstance(obj, Graph):
         return format_graph(obj)
     inner: Any = getattr(obj, "_activation", obj)  # of a module or layer
@@ -81,7 +86,7 @@ def show(
     if isinstance(inner, Activation):
         own = inner.own_in_force()
         if own is None and isinstance(inner.forward, ForwardOfCode):
-            return show(inner.forward.function, memory=memory)
+            return _text_of(inner.forward.function, memory)
         if own is None:
             function = FunctionGraph(
                 inner.forward.name, inner.forward.graph(), inner.forward.derivative()
@@ -107,8 +112,22 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
     if rule.native is True:
         kept = "\n\nkept for backward: the input, which the rule may read" if memory else ""
         return f"{head}{rule.name}: runs as it is (native=True), so it has no graph{kept}"
+    backward = captured_graph(bound_rule)
+    row = find_forward("Linear") if forward is None else forward
+    function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order)
+    return _with_memory(f"{head}{format_graph(backward)}", function, memory)
+
+
+def captured_graph(bound_rule: BoundRule) -> Graph:
+    """Return the graph of a rule; of one that has several, the last that was used.
+
+    Raises:
+        MultigradError: it has several, and none is known yet.
+        TraceError: it cannot be captured.
+    """
+    rule = bound_rule.specialization.rule
     try:
-        backward = bound_rule.graph()
+        return bound_rule.graph()
     except NeedsConcrete as need:
         per = f"one graph per {', '.join(need.facts)} of its input"
         found, which = bound_rule.specialization.latest(), "the last"
@@ -119,25 +138,27 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
             raise MultigradError(
                 f"rule {rule.name!r} has {per}; it is captured when it is first used"
             ) from need
-        backward = replace(found, origin=f"{found.origin}; {per}, this one {which}")
-    row = find_forward("Linear") if forward is None else forward
-    function = FunctionGraph(rule.name, row.graph(), backward, rule.first_order)
-    return _with_memory(f"{head}{format_graph(backward)}", function, memory)
+        return replace(found, origin=f"{found.origin}; {per}, this one {which}")
 
 
 def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
-    """Add what is kept, per group of the backends in use that keep the same."""
-    if not memory:
-        return text
+    """Add what is kept."""
+    return f"{text}\n\n{describe_kept(function)}" if memory else text
+
+
+def describe_kept(function: FunctionGraph) -> str:
+    """Return what forward keeps for backward, per group of the backends in use that keep the
+    same.
+    """
     plain, floats = function.cut(False), function.cut(True)
     if plain.residuals == floats.residuals and plain.keep.outputs == floats.keep.outputs:
-        return f"{text}\n\nkept for backward:{describe_cut(plain)}"
+        return f"kept for backward:{describe_cut(plain)}"
     lines = []
     for cut, keeps_floats in ((plain, False), (floats, True)):
         names = [b.name for b in in_use() if b.autodiff.keeps_float_derivatives is keeps_floats]
         if names:
             lines.append(f"kept for backward on {', '.join(names)}:{describe_cut(cut)}")
-    return "\n\n".join([text, *lines])
+    return "\n\n".join(lines)
 
 
 def describe_cut(cut: Cut) -> str:

@@ -15,6 +15,7 @@ from ..backend.emitted import Attached
 from ..ejection.eject import eject
 from ..errors import RuleTypeError, TraceError, UnsupportedOp
 from ..functions.function import Function
+from ..ground.notebook import Shown
 from ..in_force.activation import Activation
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
@@ -74,7 +75,7 @@ def source(
     *,
     forward: ActivationName | Callable[..., Any] = "Linear",
     standalone: bool = False,
-) -> str:
+) -> Shown:
     """Return the source that is emitted for a rule under a forward, for reading and pasting.
 
     Examples:
@@ -109,8 +110,8 @@ def source(
     if isinstance(rule, Activation):
         rule, meant = _parts_of(rule, forward)
     if standalone:
-        return _eject(rule, load_backend(backend), meant)
-    return _lower(rule, backend, meant, False).source
+        return Shown(_eject(rule, load_backend(backend), meant))
+    return Shown(_lower(rule, backend, meant, False).source)
 
 
 def _parts_of(activation: Activation, forward: Any) -> tuple[Any, Forward]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Self
 
+from ..ground.notebook import InNotebooks
+
 HEADER = ("name", "kind", "rule", "selector")
 
 
@@ -32,7 +34,7 @@ class Row:
     selector: str
 
 
-class Attachment:
+class Attachment(InNotebooks):
     """Rules on a model. As a context manager it takes them off at the end; printed, it is a table.
 
     Examples:

@@ -25,17 +25,6 @@ _epoch = 0
 def get(rule: str | Callable[..., Any]) -> Any:
     """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types.
 
-    Examples:
-        >>> triangular = xg.get("triangular")
-        >>> triangular
-        <Rule triangular>
-        >>> triangular(None, np.ones(3), np.array([-2.0, 0.0, 0.5]), width=2.0)
-        array([0.  , 1.  , 0.75])
-        >>> xg.get("triangluar")
-        Traceback (most recent call last):
-            ...
-        multigrad.errors.RuleError: no rule named 'triangluar'; did you mean 'triangular'? (170 ...
-
     Raises:
         RuleError: no rule has that name.
     """

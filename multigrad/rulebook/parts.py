@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..capture.signature import REQUIRED
 from ..errors import RuleTypeError
 from ..ground.addresses import find_part, is_address
 from .names import as_registered
@@ -68,6 +69,24 @@ def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
     )
     kept = (part if i == first else rule.parts[i] for i, part in enumerate(parts))
     return rule.copy(parts=tuple(kept))
+
+
+def words_of(rule: Rule, with_params: bool = False) -> str:
+    """Return what a rule is called: its name or its parts, with what is bound.
+
+    Args:
+        with_params: also the params that may be set, with their defaults.
+    """
+    where = "" if rule.shards is None else f", {rule.shards}"
+    if rule.parts:
+        named = "" if rule.name.startswith("compose(") else f"{rule.name}: "
+        return f"{named}{chain_of(rule)}{where}"
+    bound = ", ".join(f"{name}={value!r}" for name, value in rule.bound.items())
+    known = [
+        name if value is REQUIRED else f"{name}={value!r}" for name, value in rule.params.items()
+    ]
+    params = f"({', '.join(known)})" if with_params and known else ""
+    return f"{rule.name}{params}{f' with {bound}' if bound else ''}{where}"
 
 
 def chain_of(rule: Rule) -> str:

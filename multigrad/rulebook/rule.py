@@ -27,6 +27,7 @@ from ..errors import RuleError, RuleTypeError
 from ..functions.function import Function
 from ..ground.addresses import is_address
 from ..ground.fixed import FixedParams
+from ..ground.notebook import InNotebooks
 from ..ground.ranges import Range, both
 from ..ground.shards import Shards, read_shards
 from ..lowering.names import ActivationName
@@ -35,7 +36,7 @@ from ..tracing.trace import Trace
 from . import names
 from .binding import make_bound_rule
 from .forwards_of_code import as_forward
-from .parts import bind_addressed, chain_of
+from .parts import bind_addressed, words_of
 from .running import call_rule, record_rule, run_written
 from .specialization import BoundRule, Specialization, read_number, value_token
 from .under import put_under
@@ -57,7 +58,7 @@ ATTRIBUTES = (
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
-class Rule:
+class Rule(InNotebooks):
     """A gradient rule: `rule(None, grad_out, tin, **params)` on NumPy arrays and any framework's
     tensors.
 
@@ -120,12 +121,17 @@ class Rule:
             self.__wrapped__ = source
 
     def __repr__(self) -> str:
-        where = "" if self.shards is None else f", {self.shards}"
-        if self.parts:
-            named = "" if self.name.startswith("compose(") else f"{self.name}: "
-            return f"<Rule {named}{chain_of(self)}{where}>"
-        bound = ", ".join(f"{k}={v!r}" for k, v in self.bound.items())
-        return f"<Rule {self.name}{f' with {bound}' if bound else ''}{where}>"
+        return f"<Rule {words_of(self, with_params=True)}>"
+
+    @property
+    def words(self) -> str:
+        """What messages call it: its name or its parts, with what is bound.
+
+        Examples:
+            >>> xg.get("triangular").with_params(width=2.0).words
+            'triangular with width=2.0'
+        """
+        return words_of(self)
 
     @property
     def signature(self) -> Signature:
@@ -228,7 +234,7 @@ class Rule:
 
         Examples:
             >>> xg.compose("clip_norm", "noise").resolved_parts()
-            (<Rule clip_norm>, <Rule noise>)
+            (<Rule clip_norm(max_norm=1.0, eps=1e-12)>, <Rule noise(sigma=0.1)>)
         """
         return tuple(resolve(part) for part in self.parts)
 
@@ -267,7 +273,7 @@ class Rule:
         Examples:
             >>> renamed = xg.get("triangular").copy(name="hat")
             >>> renamed
-            <Rule hat>
+            <Rule hat(width=1.0)>
         """
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         other = Rule(**{"ranges": self.own_ranges, **own, **changes})
@@ -282,7 +288,7 @@ class Rule:
         Examples:
             >>> clip = xg.get("clip_norm").over("global")  # of the whole batch, on each replica
             >>> clip
-            <Rule clip_norm, over='global'>
+            <Rule clip_norm(max_norm=1.0, eps=1e-12), over='global'>
             >>> clip(None, np.array([3.0, 4.0]), None, max_norm=1.0)
             array([0.6, 0.8])
 
@@ -314,7 +320,7 @@ class Rule:
         Examples:
             >>> clip = xg.get("clip_norm").over("global")
             >>> xg.get("noise").over_shards(clip.shards)  # the shards of another rule
-            <Rule noise, over='global'>
+            <Rule noise(sigma=0.1), over='global'>
         """
         other = self.copy(shards=shards)
         if shards is not None:
@@ -441,7 +447,7 @@ class Rule:
         Examples:
             >>> rule = xg.compose("clip_norm", "noise").frozen()
             >>> rule.parts  # the rules that have the names now
-            (<Rule clip_norm>, <Rule noise>)
+            (<Rule clip_norm(max_norm=1.0, eps=1e-12)>, <Rule noise(sigma=0.1)>)
         """
         if self.function is not None:
             return self

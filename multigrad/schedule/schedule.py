@@ -12,6 +12,7 @@ from ..active.present import check_move, refuse_step
 from ..backend.discovery import backend_of
 from ..backend.events import is_tracing, tell_moved
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
+from ..ground.notebook import InNotebooks
 from ..ground.threads import make_lock
 from ..ir.types import FLOATS, dtype_name
 from ..tracing import xp_all as xp
@@ -22,7 +23,7 @@ Tensor = Any
 _stepping = make_lock()
 
 
-class Schedule(Moving):
+class Schedule(Moving, InNotebooks):
     """A number that moves from step to step: `xg.use(rule, params={"width": schedule})`.
 
     Made by `linear`, `cosine`, `exponential`, `piecewise` and `of`. A copy (`copy.deepcopy`, also

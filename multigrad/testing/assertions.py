@@ -28,7 +28,9 @@ def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> Chec
                      1     0.780076      1.56015         0.78
 
     Args:
-        obj, *inputs, backend: as for `xg.check`. A surrogate passes where it is finite.
+        obj: as for `xg.check`. A surrogate passes where it is finite.
+        *inputs: as for `xg.check`.
+        backend: as for `xg.check`.
 
     Raises:
         AssertionError: it is not; the message names the place and the size of the worst error.
@@ -51,7 +53,9 @@ def assert_parity(obj: Any, *inputs: Any, backends: Sequence[str] | None = None)
         >>> test_my_rule()
 
     Args:
-        obj, *inputs, backends: as for `xg.parity`.
+        obj: as for `xg.parity`.
+        *inputs: as for `xg.parity`.
+        backends: as for `xg.parity`.
 
     Raises:
         AssertionError: they are not; the message is the table.

@@ -50,6 +50,18 @@ class BackendUnderTest:
             else row.tensors.precision(np.dtype(dtype).name)
         )
 
+    def computes_in(self, dtype: Any) -> bool:
+        """Return whether the framework's own operators take a dtype, for code that runs as it
+        is.
+        """
+        with self.precision(dtype):
+            x = self.array(np.ones(2, dtype))
+            try:
+                _ = x * x + x
+            except (NotImplementedError, RuntimeError, TypeError, ValueError):
+                return False
+        return True
+
     def vjp(
         self,
         f: Any,

@@ -77,8 +77,8 @@ def read_page(path: Path) -> Page:
 
 
 def pages() -> list[Page]:
-    """Return README and every page of docs."""
-    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return the pages at the root and every page of docs."""
+    paths = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return [read_page(path) for path in paths]
 
 
@@ -165,7 +165,7 @@ def promises(script: str) -> dict[int, list[str]]:
             assert node.end_lineno is not None and node.end_col_offset is not None
             last = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
             below = [line.strip() for line in lines[node.end_lineno :]]
-            promised = [last.strip(), *takewhile(lambda line: line.startswith("# "), below)]
+            promised = [last.strip(), *takewhile(lambda line: f"{line} ".startswith("# "), below)]
             found[node.lineno] = [
                 line.removeprefix("# ").strip() for line in promised if line.startswith("# ")
             ]
@@ -186,6 +186,27 @@ def unkept(script: str, printed: dict[int, str]) -> list[str]:
                 missing.append(f"line {number}: {text!r}, printed {printed.get(number, '')!r}")
                 break
     return missing
+
+
+def not_printed(page: Page, printed: dict[int, str]) -> list[str]:
+    """Return the code among a page's output that the page does not print."""
+    whole = "".join(printed.values())
+    return [each.text for each in code_shown(page) if each.text.strip() not in whole]
+
+
+def code_shown(page: Page) -> list[Block]:
+    """Return the blocks of text that are Python, as what `xg.source` returns is."""
+    return [each for each in page.blocks if each.language == "text" and reads_as_code(each.text)]
+
+
+def reads_as_code(text: str) -> bool:
+    """Whether a text is Python that does something."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return False
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.Call)
+    return any(isinstance(node, kinds) for node in ast.walk(tree))
 
 
 # --- running one ----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ CLASSES = {
 }
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
-    "Rule": {"run"},
+    "Rule": {"run", "words"},
     "Function": {"apply", "counter", "inline"},
     "CheckReport": {"shown"},
     "Overridden": {"captured_form"},

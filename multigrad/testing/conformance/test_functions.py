@@ -68,6 +68,8 @@ def weighted(x: Tensor, w: Tensor, scale: float) -> Any:
 def test_several_inputs_outputs_and_a_number(backend: Any, native: bool | None) -> None:
     function = xg.custom_gradient(weighted, native=native)
     for dtype in DTYPES[: 3 if native else 4]:  # as it is, NumPy makes float32 of bfloat16
+        if native and not backend.computes_in(dtype):
+            continue
         x, w, g = (array.astype(dtype) for array in (X, W, G))
         outputs, gradients = pull(backend, function, (x, w, 2.0), (g, g))
         expected = (

@@ -1,0 +1,56 @@
+"""What a dialect is made of, for authors of backends: `from multigrad.backend import dialects`.
+
+A dialect is the table of a library's functions with what each records. `named` finds those that
+are an op by another name, `like_numpy` those that take what NumPy's of a name takes; the rest are
+functions of symbolic values, composed with `xp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..tracing import xp_all as xp
+from ..tracing.trace import NeedsConcrete, Value
+from . import creation, indexing
+from .dialect import Dialect, Habits, find_dialect, register_dialect
+from .index_arrays import add_at
+from .names import named
+from .symbols import SymbolicDType
+
+__all__ = [
+    "Dialect",
+    "Habits",
+    "NeedsConcrete",
+    "SymbolicDType",
+    "Value",
+    "add_at",
+    "creation",
+    "indexing",
+    "like_numpy",
+    "named",
+    "register_dialect",
+    "xp",
+]
+
+
+def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
+    """Return what the functions of a library record that take what NumPy's of that name take.
+
+    Args:
+        names: "sum; mean; concat: concatenate" (the library's name, and NumPy's where that is
+            another).
+        rooms: where names are looked up that begin with this word and a dot.
+    """
+    numpy = find_dialect("numpy")
+    assert numpy is not None
+    found: dict[Any, Callable[..., Any]] = {}
+    for entry in names.split(";"):
+        own, _, other = (part.strip() for part in entry.partition(":"))
+        room, _, rest = own.partition(".")
+        function = getattr(rooms[room], rest) if room in rooms else getattr(library, own)
+        found[function] = numpy.aliases[getattr(np, other or own)]
+    return found

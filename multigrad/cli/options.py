@@ -1,0 +1,58 @@
+"""What several commands have in common: their arguments, and how an error ends one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+import multigrad as xg
+from multigrad.errors import MultigradError
+
+FAILED, MISUSED = 1, 2
+
+RuleName = Annotated[
+    str,
+    typer.Argument(metavar="RULE", help="A rule's name, see: multigrad rules; or estimators.NAME."),
+]
+
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="module:name of a Function, a rule or an activation; a saved file; estimators.NAME; "
+        "or a rule's name.",
+    ),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="The shape of a tensor, such as 3x4; once for each of them."),
+]
+Numbers = Annotated[
+    list[float] | None,
+    typer.Option("--number", help="A number that follows the tensors; once for each of them."),
+]
+
+
+@contextmanager
+def report_errors() -> Iterator[None]:
+    """Turn an error that the user can mend into its text and exit code 2."""
+    try:
+        yield
+    except (MultigradError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(MISUSED) from error
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a comma-separated option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and end, where it is asked for."""
+    if asked:
+        typer.echo(f"multigrad {xg.__version__}")
+        raise typer.Exit()

@@ -1,0 +1,192 @@
+"""How jax applies each transform."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+import multigrad as xg
+
+from .declared import Note, Refused
+from .kinds import GRAD_OUT, Kind, NotApplicable, V, X, gradient_of, second_of, tangent_of
+
+G, TANGENT, AT = jnp.array(GRAD_OUT), jnp.array(V), jnp.array(X)
+
+
+def gradient(function: Any) -> Any:
+    return lambda x: jax.vjp(function, x)[1](G)[0]
+
+
+def pulled(function: Any) -> Any:
+    return np.asarray(gradient(function)(AT)), gradient_of
+
+
+def backward(kind: Kind) -> Any:
+    return pulled(kind.make())
+
+
+def repeated(kind: Kind) -> Any:
+    _, pull = jax.vjp(kind.make(), AT)
+    pull(G)
+    return np.asarray(pull(G)[0]), gradient_of
+
+
+def second(kind: Kind) -> Any:
+    found = jax.grad(lambda x: (gradient(kind.make())(x) * TANGENT).sum())(AT)
+    return np.asarray(found), second_of
+
+
+def vmapped(kind: Kind) -> Any:
+    found = jax.vmap(gradient(kind.make()))(jnp.stack([AT, AT]))
+    return np.asarray(found[1]), gradient_of
+
+
+def jacobian(kind: Kind) -> Any:
+    return np.asarray(jax.jacrev(kind.make())(AT) @ TANGENT), tangent_of
+
+
+def forward_mode(kind: Kind) -> Any:
+    return np.asarray(jax.jvp(kind.make(), (AT,), (TANGENT,))[1]), tangent_of
+
+
+def lowered_forward(kind: Kind) -> Any:
+    """What `xg.lower(..., forward_mode=True)` gives: a `jax.custom_jvp` function."""
+    function = kind.make()
+    act = getattr(function, "forward", None)
+    if act is None or getattr(function, "rule", None) is None:
+        raise NotApplicable("only a rule under an activation is lowered so")
+    rule = xg.get(function.rule).with_params(**(function.params or {}))
+    made = xg.lower(rule, "jax", forward=act.name, forward_mode=True)
+    return np.asarray(jax.jvp(made, (AT,), (TANGENT,))[1]), tangent_of
+
+
+def compiled(kind: Kind) -> Any:
+    return np.asarray(jax.jit(gradient(kind.make()))(AT)), gradient_of
+
+
+def jitted(kind: Kind) -> Any:
+    return np.asarray(xg.jit(gradient(kind.make()))(AT)), gradient_of
+
+
+def checkpointed(kind: Kind) -> Any:
+    return pulled(jax.checkpoint(kind.make()))
+
+
+def scanned(kind: Kind) -> Any:
+    function = kind.make()
+
+    def turn(x: Any, _: Any) -> Any:
+        return x, function(x)
+
+    def last(x: Any) -> Any:
+        return lax.scan(turn, x, None, length=1)[1][0]
+
+    return pulled(last)
+
+
+def chosen(kind: Kind) -> Any:
+    function = kind.make()
+    return pulled(lambda x: lax.cond(x.sum() > 0, function, lambda x: x, x))
+
+
+def half(kind: Kind) -> Any:
+    _, pull = jax.vjp(kind.make(), AT.astype(jnp.bfloat16))
+    return np.asarray(pull(G.astype(jnp.bfloat16))[0].astype(jnp.float32)), gradient_of
+
+
+def exported(kind: Kind) -> Any:
+    """What `jax.export` keeps, the gradient with it, read back from bytes."""
+    from jax import export
+
+    program = export.export(jax.jit(gradient(kind.make())))(AT)
+    return np.asarray(export.deserialize(program.serialize()).call(AT)), gradient_of
+
+
+def sharded(kind: Kind) -> Any:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("i",))
+    spec = PartitionSpec("i")
+    function = kind.make()
+
+    def part(x: Any, grad_out: Any) -> Any:
+        return jax.vjp(function, x)[1](grad_out)[0]
+
+    run = jax.shard_map(part, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    return np.asarray(run(AT, G)), gradient_of
+
+
+def in_thread(kind: Kind) -> Any:
+    function = kind.make()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: pulled(function)).result()
+
+
+TRANSFORMS = {
+    "backward": backward,
+    "backward, repeated": repeated,
+    "another thread": in_thread,
+    "second derivative": second,
+    "vmap": vmapped,
+    "Jacobian by reverse mode": jacobian,
+    "forward mode": forward_mode,
+    "forward mode, by `xg.lower(..., forward_mode=True)`": lowered_forward,
+    "the framework's compiler": compiled,
+    "`xg.jit`": jitted,
+    "recomputed (checkpoint)": checkpointed,
+    "loop (`scan`, `while`)": scanned,
+    "branch (`cond`)": chosen,
+    "bfloat16": half,
+    "over devices (`shard_map`)": sharded,
+    "export": exported,
+}
+REFUSED = [
+    Refused(
+        ("forward mode, by `xg.lower(..., forward_mode=True)`",),
+        ("with a reduction", "random, without a key", "composed"),
+        "is not linear in grad_out, so it has no forward mode",
+        "UnsupportedOp",
+    ),
+    Refused(
+        ("forward mode, by `xg.lower(..., forward_mode=True)`",),
+        ("as it is",),
+        "runs as it is (native=True)",
+        "TraceError",
+    ),
+    Refused(
+        ("forward mode, by `xg.lower(..., forward_mode=True)`",),
+        ("scheduled number",),
+        "what is lowered holds numbers; give it schedule.value",
+        "RuleTypeError",
+    ),
+    Refused((), ("random, without a key",), "a random rule needs a key on jax", "RuleError"),
+    Refused(
+        ("forward mode",),
+        (),
+        "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
+        "TypeError",
+    ),
+]
+NOTES = [
+    Note(
+        ("forward mode, by `xg.lower(..., forward_mode=True)`",),
+        ("random, with a key", "own forward", "loop by values", "rule of a layer"),
+        "",
+        absent=True,
+    ),
+    Note(
+        ("Jacobian by reverse mode",),
+        (
+            "with a reduction",
+            "random, with a key",
+            "random, without a key",
+            "loop by values",
+            "composed",
+        ),
+        "Each row is what the rule gives for a gradient of one 1: not the matrix of a linear map.",
+    ),
+]

@@ -1,0 +1,115 @@
+"""How Keras applies each transform, on the backend that it runs on."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import multigrad as xg
+import multigrad.keras
+
+from .declared import Note, Refused
+from .kinds import GRAD_OUT, Kind, NotApplicable, X, gradient_of
+
+LAYER = "rule of a layer"
+
+
+def layer_of(kind: Kind, backend: str | None = None) -> Any:
+    """Return a layer of a kind."""
+    if kind.name == LAYER:
+        raise NotApplicable("rules that read weights are put on models, by xg.attach")
+    function = kind.make()
+    if isinstance(function, xg.Function) or not hasattr(function, "rule"):
+        if backend is not None:
+            raise NotApplicable("a Function runs on Keras's own backend")
+        return multigrad.keras.CustomGradient(as_function(function))
+    return multigrad.keras.Activation(
+        function.forward.name, function.rule, function.params, backend=backend
+    )
+
+
+def as_function(function: Any) -> Any:
+    """Return a Function, with its values where it has some."""
+    return function if isinstance(function, xg.Function) else bound_form(function)
+
+
+def bound_form(function: Any) -> Any:
+    """Return a bound Function as what a layer holds: the Function with its key and its values."""
+    return function.function.with_defaults(tuple(function.params.values()))
+
+
+def model_of(layer: Any) -> Any:
+    dense = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity")
+    return keras.Sequential([keras.layers.Input((4,)), dense, layer])
+
+
+def weighted(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.sum(y_true * y_pred, axis=-1)
+
+
+def trained(model: Any, kind: Kind, **options: Any) -> Any:
+    """Take one step of 1.0 and return the gradient of the layer's input that it shows."""
+    model.compile(keras.optimizers.SGD(1.0), weighted, **options)
+    model.train_on_batch(X[None], GRAD_OUT[None])
+    change = np.eye(4, dtype=np.float32) - keras.ops.convert_to_numpy(model.weights[0])
+    return change[3] / X[3], "drawn" if "key" in kind.name else gradient_of
+
+
+def fitted(kind: Kind) -> Any:
+    return trained(model_of(layer_of(kind)), kind)
+
+
+def eagerly(kind: Kind) -> Any:
+    return trained(model_of(layer_of(kind)), kind, run_eagerly=True)
+
+
+def loaded(kind: Kind) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        model_of(layer_of(kind)).save(path)
+        return trained(keras.models.load_model(path), kind)
+
+
+def cloned(kind: Kind) -> Any:
+    model = model_of(layer_of(kind))
+    return trained(keras.models.clone_model(model), kind)
+
+
+def as_guest(kind: Kind) -> Any:
+    return trained(model_of(layer_of(kind, "numpy")), kind, run_eagerly=True)
+
+
+TRANSFORMS = {
+    "`fit`": fitted,
+    "`fit`, `run_eagerly=True`": eagerly,
+    "saved and loaded": loaded,
+    "`clone_model`": cloned,
+    'another framework inside (`backend="numpy"`)': as_guest,
+}
+REFUSED = [
+    Refused(
+        ("saved and loaded", "`clone_model`"),
+        ("random, with a key", "own forward"),
+        "was not saved for",
+        "TraceError",
+    ),
+]
+NOTES = [
+    Note((), ("rule of a layer",), "", absent=True),
+    Note(
+        ('another framework inside (`backend="numpy"`)',),
+        ("random, with a key", "own forward", "loop by values"),
+        "",
+        absent=True,
+    ),
+    Note(
+        (),
+        ("random, with a key",),
+        "The calls that build a model count too, so which draw of the key is the first step's "
+        "depends on the Keras backend.",
+    ),
+]

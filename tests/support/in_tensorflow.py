@@ -1,0 +1,194 @@
+"""How TensorFlow applies each transform."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import multigrad as xg
+
+from .declared import Note, Refused
+from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
+
+G, TANGENT, AT = tf.constant(GRAD_OUT), tf.constant(V), tf.constant(X)
+
+
+def gradient(function: Any, persistent: bool = False) -> Any:
+    def run(x: Any) -> Any:
+        with tf.GradientTape(persistent=persistent) as tape:
+            tape.watch(x)
+            y = function(x)
+        found = tape.gradient(y, x, output_gradients=tf.cast(G, y.dtype))
+        if persistent:
+            found = tape.gradient(y, x, output_gradients=tf.cast(G, y.dtype))
+        return found
+
+    return run
+
+
+def pulled(function: Any) -> Any:
+    return gradient(function)(AT).numpy(), gradient_of
+
+
+def backward(kind: Kind) -> Any:
+    return pulled(kind.make())
+
+
+def repeated(kind: Kind) -> Any:
+    return gradient(kind.make(), persistent=True)(AT).numpy(), gradient_of
+
+
+def second(kind: Kind) -> Any:
+    run = gradient(kind.make())
+    with tf.GradientTape() as tape:
+        tape.watch(AT)
+        value = tf.reduce_sum(run(AT) * TANGENT)
+    found = tape.gradient(value, AT)
+    return (np.zeros(4) if found is None else found.numpy()), second_of
+
+
+def vmapped(kind: Kind) -> Any:
+    run = gradient(kind.make())
+    return tf.vectorized_map(run, tf.stack([AT, AT]))[1].numpy(), gradient_of
+
+
+def jacobian(kind: Kind) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(AT)
+        y = kind.make()(AT)
+    found = tape.jacobian(y, AT)
+    return tf.linalg.matvec(found, TANGENT).numpy(), tangent_of
+
+
+def forward_mode(kind: Kind) -> Any:
+    with tf.autodiff.ForwardAccumulator(AT, TANGENT) as accumulator:
+        y = kind.make()(AT)
+    return accumulator.jvp(y).numpy(), tangent_of
+
+
+def compiled(kind: Kind) -> Any:
+    return tf.function(gradient(kind.make()))(AT).numpy(), gradient_of
+
+
+def by_xla(kind: Kind) -> Any:
+    return tf.function(gradient(kind.make()), jit_compile=True)(AT).numpy(), gradient_of
+
+
+def jitted(kind: Kind) -> Any:
+    return xg.jit(gradient(kind.make()), "tensorflow")(AT).numpy(), gradient_of
+
+
+def checkpointed(kind: Kind) -> Any:
+    return pulled(tf.recompute_grad(kind.make()))
+
+
+def looped(kind: Kind) -> Any:
+    function = kind.make()
+
+    @tf.function
+    def run(x: Any) -> Any:
+        def turn(i: Any, y: Any) -> Any:
+            return i + 1, function(x)
+
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            _, y = tf.while_loop(lambda i, y: i < 1, turn, (tf.constant(0), tf.zeros_like(x)))
+        return tape.gradient(y, x, output_gradients=G)
+
+    return run(AT).numpy(), gradient_of
+
+
+def chosen(kind: Kind) -> Any:
+    function = kind.make()
+
+    @tf.function
+    def run(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cond(tf.reduce_sum(x) > 0, lambda: function(x), lambda: tf.identity(x))
+        return tape.gradient(y, x, output_gradients=G)
+
+    return run(AT).numpy(), gradient_of
+
+
+def half(kind: Kind) -> Any:
+    found = gradient(kind.make())(tf.cast(AT, tf.bfloat16))
+    return tf.cast(found, tf.float32).numpy(), gradient_of
+
+
+def exported(kind: Kind) -> Any:
+    """A SavedModel with the gradient in it, read back."""
+    module = tf.Module()
+    spec = tf.TensorSpec([4], tf.float32)
+    module.run = tf.function(gradient(kind.make()), input_signature=[spec])
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder)
+        return tf.saved_model.load(folder).run(AT).numpy(), gradient_of
+
+
+def replicated(kind: Kind) -> Any:
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    return strategy.run(gradient(kind.make()), args=(AT,)).numpy(), gradient_of
+
+
+def in_thread(kind: Kind) -> Any:
+    function = kind.make()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: pulled(function)).result()
+
+
+TRANSFORMS = {
+    "backward": backward,
+    "backward, repeated": repeated,
+    "another thread": in_thread,
+    "second derivative": second,
+    "vmap": vmapped,
+    "Jacobian by reverse mode": jacobian,
+    "forward mode": forward_mode,
+    "the framework's compiler": compiled,
+    "XLA (`jit_compile=True`)": by_xla,
+    "`xg.jit`": jitted,
+    "recomputed (checkpoint)": checkpointed,
+    "loop (`scan`, `while`)": looped,
+    "branch (`cond`)": chosen,
+    "bfloat16": half,
+    "over devices (`tf.distribute`)": replicated,
+    "export": exported,
+}
+REFUSED = [
+    Refused(
+        ("forward mode",),
+        (
+            "with a reduction",
+            "random, with a key",
+            "random, without a key",
+            "loop by values",
+            "composed",
+        ),
+        "tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out",
+        "GradientError",
+    ),
+    Refused(
+        ("export",),
+        ("loop by values",),
+        "Error when tracing gradients for SavedModel",
+        "ValueError",
+    ),
+]
+NOTES = [
+    Note(
+        ("Jacobian by reverse mode",),
+        (
+            "with a reduction",
+            "random, with a key",
+            "random, without a key",
+            "loop by values",
+            "composed",
+        ),
+        "Each row is what the rule gives for a gradient of one 1: not the matrix of a linear map.",
+    ),
+]

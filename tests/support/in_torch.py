@@ -1,0 +1,205 @@
+"""How torch applies each transform."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint as recompute
+
+import multigrad as xg
+
+from .declared import Note, Refused
+from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
+
+G, TANGENT = torch.tensor(GRAD_OUT), torch.tensor(V)
+
+
+def leaf() -> Any:
+    return torch.tensor(X, requires_grad=True)
+
+
+def pulled(function: Any) -> Any:
+    x = leaf()
+    (grad,) = torch.autograd.grad(function(x), x, G)
+    return grad.numpy(), gradient_of
+
+
+def backward(kind: Kind) -> Any:
+    return pulled(kind.make())
+
+
+def repeated(kind: Kind) -> Any:
+    x = leaf()
+    y = kind.make()(x)
+    torch.autograd.grad(y, x, G, retain_graph=True)
+    return torch.autograd.grad(y, x, G)[0].numpy(), gradient_of
+
+
+def second(kind: Kind) -> Any:
+    x = leaf()
+    (grad,) = torch.autograd.grad(kind.make()(x), x, G, create_graph=True)
+    if not grad.requires_grad:
+        return torch.zeros(4).numpy(), second_of
+    (found,) = torch.autograd.grad((grad * TANGENT).sum(), x, allow_unused=True)
+    return (torch.zeros(4) if found is None else found).numpy(), second_of
+
+
+def by_func(kind: Kind) -> Any:
+    _, pull = torch.func.vjp(kind.make(), torch.tensor(X))
+    return pull(G)[0].numpy(), gradient_of
+
+
+def vmapped(kind: Kind) -> Any:
+    function = kind.make()
+
+    def one(x: Any) -> Any:
+        return torch.func.vjp(function, x)[1](G)[0]
+
+    return torch.func.vmap(one)(torch.tensor(X)[None].repeat(2, 1))[1].numpy(), gradient_of
+
+
+def jacobian(kind: Kind) -> Any:
+    found = torch.func.jacrev(kind.make())(torch.tensor(X))
+    return (found @ TANGENT).detach().numpy(), tangent_of
+
+
+def forward_mode(kind: Kind) -> Any:
+    return torch.func.jvp(kind.make(), (torch.tensor(X),), (TANGENT,))[1].numpy(), tangent_of
+
+
+def compiled(kind: Kind) -> Any:
+    torch.compiler.reset()
+    return pulled(torch.compile(kind.make(), backend="aot_eager"))
+
+
+def jitted(kind: Kind) -> Any:
+    torch.compiler.reset()
+    return pulled(xg.jit(kind.make(), backend="aot_eager"))
+
+
+def checkpointed(kind: Kind) -> Any:
+    function = kind.make()
+    return pulled(lambda x: recompute(function, x, use_reentrant=False))
+
+
+def autocast(kind: Kind) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return pulled(kind.make())
+
+
+def half(kind: Kind) -> Any:
+    x = torch.tensor(X, dtype=torch.bfloat16, requires_grad=True)
+    (grad,) = torch.autograd.grad(kind.make()(x), x, G.to(torch.bfloat16))
+    return grad.float().numpy(), gradient_of
+
+
+def exported(kind: Kind) -> Any:
+    """The program that `torch.export` keeps: the forward alone."""
+    program = torch.export.export(Called(kind.make()), (torch.tensor(X),)).module()
+    given = program(torch.tensor(X)).detach().numpy()
+    return given, forward_of
+
+
+def forward_of(kind: Kind) -> Any:
+    return kind.make()(torch.tensor(X)).detach().numpy()
+
+
+class Called(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def pickled(kind: Kind) -> Any:
+    return pulled(pickle.loads(pickle.dumps(kind.make())))
+
+
+def copied(kind: Kind) -> Any:
+    return pulled(copy.deepcopy(Called(kind.make())))
+
+
+def stored(kind: Kind) -> Any:
+    file = io.BytesIO()
+    torch.save(Called(kind.make()), file)
+    file.seek(0)
+    return pulled(torch.load(file, weights_only=False))
+
+
+def in_thread(kind: Kind) -> Any:
+    x = leaf()
+    y, found = kind.make()(x), []
+    thread = threading.Thread(target=lambda: found.append(torch.autograd.grad(y, x, G)[0]))
+    thread.start()
+    thread.join()
+    return found[0].numpy(), gradient_of
+
+
+def inference(kind: Kind) -> Any:
+    with torch.no_grad():
+        y = kind.make()(leaf())
+    assert not y.requires_grad
+    return y.numpy(), forward_of
+
+
+TRANSFORMS = {
+    "backward": backward,
+    "backward, repeated": repeated,
+    "backward in another thread": in_thread,
+    "second derivative": second,
+    "functional vjp (`torch.func.vjp`)": by_func,
+    "vmap": vmapped,
+    "Jacobian by reverse mode": jacobian,
+    "forward mode": forward_mode,
+    "the framework's compiler": compiled,
+    "`xg.jit`": jitted,
+    "recomputed (checkpoint)": checkpointed,
+    "bfloat16": half,
+    "autocast": autocast,
+    "no gradient asked": inference,
+    "export": exported,
+    "pickle": pickled,
+    "deep copy": copied,
+    "saved with the framework": stored,
+}
+REFUSED = [
+    Refused(
+        ("forward mode",),
+        (),
+        "You must implement the jvp function for custom autograd.Function",
+        "NotImplementedError",
+    ),
+    Refused(
+        ("vmap",),
+        ("random, without a key",),
+        "a random rule without a key cannot draw inside torch.func.vmap: pass key=...",
+        "RuleError",
+    ),
+    Refused(
+        ("Jacobian by reverse mode",),
+        ("loop by values",),
+        "attempting to use a Tensor in some data-dependent control flow",
+        "RuntimeError",
+    ),
+]
+NOTES = [
+    Note(
+        ("Jacobian by reverse mode",),
+        ("with a reduction", "random, with a key", "random, without a key", "composed"),
+        "Each row is what the rule gives for a gradient of one 1: not the matrix of a linear map.",
+    ),
+    Note(
+        ("export",),
+        (),
+        "What is exported computes the forward; a `.pt2` file holds no gradient of its own.",
+    ),
+]

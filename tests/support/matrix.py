@@ -1,0 +1,178 @@
+"""The table of what works with what, and the page that shows it.
+
+A backend is one file here, `in_NAME.py`: `TRANSFORMS` (how it applies each), `REFUSED` and `NOTES`
+(where a cell is not just "works"). `tests/test_support.py` runs every cell and holds it to what is
+declared; `python -m tests.support.matrix` writes docs/support.md from the same rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .declared import Note, Refused
+from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of, tangent_of
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "docs" / "support.md"
+# In the order of the page; a new backend's file comes last by itself.
+FIRST = ("torch", "jax", "tensorflow", "keras", "numpy")
+TOLERANCE = {"bfloat16": 2e-2, "autocast": 2e-2}
+
+
+def backends() -> list[str]:
+    """Return the backends that have a file here."""
+    found = {path.stem.removeprefix("in_") for path in FOLDER.glob("in_*.py")}
+    return [*(name for name in FIRST if name in found), *sorted(found - set(FIRST))]
+
+
+def rows_of(backend: str) -> tuple[list[str], list[Refused], list[Note]]:
+    """Return what a backend's file declares, read from its source: no framework is imported."""
+    source = (FOLDER / f"in_{backend}.py").read_text(encoding="utf-8")
+    found: dict[str, Any] = {"REFUSED": [], "NOTES": []}
+    for node in ast.parse(source).body:
+        name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
+        if name == "TRANSFORMS" and isinstance(node.value, ast.Dict):
+            found[name] = [ast.literal_eval(key) for key in node.value.keys if key is not None]
+        elif name in ("REFUSED", "NOTES"):
+            names = {"Refused": Refused, "Note": Note}
+            found[name] = eval(compile(ast.Expression(node.value), name, "eval"), names)
+    return found["TRANSFORMS"], found["REFUSED"], found["NOTES"]
+
+
+def cells() -> Iterator[tuple[str, str, str]]:
+    """Yield backend, transform and kind of every cell."""
+    for backend in backends():
+        for transform in rows_of(backend)[0]:
+            for kind in KINDS:
+                yield backend, transform, kind
+
+
+def declared(backend: str, transform: str, kind: str) -> Refused | Note | None:
+    """Return what is declared of a cell; None: it works."""
+    _, refused, notes = rows_of(backend)
+    return next((row for row in (*refused, *notes) if row.covers(transform, kind)), None)
+
+
+def run(backend: str, transform: str, kind: Kind) -> str:
+    """Run a cell and return what is wrong with its numbers, "" where nothing is.
+
+    Raises:
+        NotApplicable: the transform has no meaning for that kind.
+    """
+    module = importlib.import_module(f"tests.support.in_{backend}")
+    given, expected = module.TRANSFORMS[transform](kind)
+    given = np.asarray(given)
+    if not np.isfinite(given).all():
+        return f"{given} is not finite"
+    if is_drawn(kind, expected):
+        return "nothing was drawn" if np.allclose(given, GRAD_OUT) else ""
+    tolerance = TOLERANCE.get(transform, 2e-3)
+    wanted = np.zeros(4) if kind.meaning is None and expected is second_of else expected(kind)
+    if np.allclose(given, wanted, rtol=tolerance, atol=tolerance):
+        return ""
+    return f"{given}, expected {wanted}"
+
+
+def is_drawn(kind: Kind, expected: Any) -> bool:
+    """Return whether what must come out is known only to be drawn."""
+    return expected == "drawn" or (kind.meaning is None and expected in (gradient_of, tangent_of))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+TITLES = {
+    "torch": "PyTorch",
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras, on each of its backends",
+    "numpy": "NumPy",
+}
+INTRODUCTION = """\
+# What works with what
+
+<!-- Written by `python -m tests.support.matrix`; change a file of tests/support instead. -->
+
+Every cell is run by a test, on four numbers, and compared with the rule's meaning: what NumPy gives
+when the rule is called by itself, or, for second derivatives, finite differences of that. So a cell
+that works gives the right numbers, not only no error.
+
+- **yes**: works.
+- **yes (1)**: works, with a note below the table.
+- **no (2)**: refused with an error, whose words stand below the table. Nothing is silently wrong.
+- **-**: has no meaning for that kind.
+
+The kinds of rules:
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    kinds = "\n".join(f"| {kind.name} | {kind.example} |" for kind in KINDS.values())
+    parts = [INTRODUCTION, f"| kind | example |\n| --- | --- |\n{kinds}", *overview()]
+    for backend in backends():
+        parts += section(backend)
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def overview() -> Iterator[str]:
+    """Yield the table of transforms by backends."""
+    names = backends()
+    transforms = list(dict.fromkeys(each for name in names for each in rows_of(name)[0]))
+    head = " | ".join(TITLES.get(name, name).partition(",")[0] for name in names)
+    lines = [f"| transform | {head} |", "| --- |" + " --- |" * len(names)]
+    for transform in transforms:
+        counts = " | ".join(counted(name, transform) for name in names)
+        lines.append(f"| {transform} | {counts} |")
+    yield "## At a glance"
+    yield (
+        f"How many of the {len(KINDS)} kinds work; nothing: the framework has no such transform, "
+        "or it is another row."
+    )
+    yield "\n".join(lines)
+
+
+def counted(backend: str, transform: str) -> str:
+    """Return how many kinds work with a transform."""
+    if transform not in rows_of(backend)[0]:
+        return ""
+    found = [declared(backend, transform, kind) for kind in KINDS]
+    meant = [each for each in found if not (isinstance(each, Note) and each.absent)]
+    works = [each for each in meant if not isinstance(each, Refused)]
+    return "all" if len(works) == len(KINDS) else f"{len(works)} of {len(meant)}"
+
+
+def section(backend: str) -> Iterator[str]:
+    """Yield the parts about one backend."""
+    transforms = rows_of(backend)[0]
+    texts: list[str] = []
+    yield f"## {TITLES.get(backend, backend)}"
+    lines = ["| | " + " | ".join(KINDS) + " |", "| --- |" + " --- |" * len(KINDS)]
+    for transform in transforms:
+        marks = [mark(declared(backend, transform, kind), texts) for kind in KINDS]
+        lines.append(f"| {transform} | " + " | ".join(marks) + " |")
+    yield "\n".join(lines)
+    if texts:
+        yield "\n".join(f"{i}. {text}" for i, text in enumerate(texts, 1))
+
+
+def mark(row: Refused | Note | None, texts: list[str]) -> str:
+    """Return a cell, and note its text below the table."""
+    if row is None:
+        return "yes"
+    if isinstance(row, Note) and row.absent:
+        return "-"
+    text = row.written()
+    if text not in texts:
+        texts.append(text)
+    return f"{'no' if isinstance(row, Refused) else 'yes'} ({texts.index(text) + 1})"
+
+
+__all__ = ["NotApplicable", "cells", "declared", "render", "run"]
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
