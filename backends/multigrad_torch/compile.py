@@ -155,14 +155,14 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
         tensors.append(value)
         shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
         return ("tensor", value.dtype, shape, value.requires_grad, value.device.type)
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):  # torch 2.9 cannot read tuple | list
         inner = [describe(each, tensors, has_lengths) for each in value]
         return (type(value).__name__, tuple(inner))
     if isinstance(value, dict):
         names = sorted(value)
         inner = [describe(value[name], tensors, has_lengths) for name in names]
         return ("dict", tuple(names), tuple(inner))
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return ("value", guard_scalar(value))  # Dynamo makes a symbol of one that has changed
     return ("value", value)
 
