@@ -32,7 +32,7 @@ LATE = {
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",
 }
-BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow")
+BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "multigrad_mlx")
 
 
 class Import(NamedTuple):

@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
 
-from . import attach, bridge, capture, compile, ops, random, vjp
+from . import attach, bridge, capture, compile, differences, ops, random, vjp
 
 __all__ = ["backend"]
 
@@ -47,5 +47,6 @@ backend = Backend(
         on_draw=vjp.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
+    differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

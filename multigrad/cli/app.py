@@ -370,11 +370,17 @@ app.command(epilog="Example: multigrad new-backend mylib")(report_errors()(new_b
 @app.command(hidden=True, epilog="Example: multigrad docs --out docs")
 def docs(
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("docs"),
+    backend: Annotated[str, typer.Option(help="Write the page of this backend alone.")] = "",
 ) -> None:
     """Write the tables of the documentation from what they describe; needs every backend."""
     prepare_environment()
     with report_errors():
+        from multigrad.cli.backend_docs import write_backend_page
         from multigrad.cli.docs import write_docs
+
+        if backend:
+            typer.echo(write_backend_page(backend, out))
+            return
 
         for path in write_docs(out):
             typer.echo(path)
