@@ -5,11 +5,17 @@ docs/versions.md says which these are.
 
 from __future__ import annotations
 
-from jax._src import distributed
+from typing import Any
 
-try:
-    from jax.extend.core import take_current_trace
-except ImportError:  # before jax 0.9.2
-    from jax._src.core import take_current_trace
+import jax._src.core
+import jax._src.distributed
+import jax.extend
+
+distributed: Any = jax._src.distributed
+take_current_trace: Any = (
+    jax.extend.core.take_current_trace
+    if hasattr(jax.extend.core, "take_current_trace")
+    else jax._src.core.take_current_trace  # before jax 0.9.2
+)
 
 __all__ = ["distributed", "take_current_trace"]
