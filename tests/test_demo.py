@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multigrad.demo.frameworks import NAMES as FRAMEWORK_NAMES
+
 from .harness.hidden import run_without
 
 NAMES = ("numpy", "torch", "jax", "tensorflow", "keras", "freegrad")
@@ -132,7 +134,7 @@ def test_the_pictures_are_written(everywhere: tuple[str, Path]) -> None:
 
 
 def test_without_any_framework_it_runs_on_numpy_alone(tmp_path: Path) -> None:
-    frameworks = [name for name in NAMES if name != "numpy"]
+    frameworks = [name for name in FRAMEWORK_NAMES if name != "numpy"]  # brought ones too
     result = run_without(frameworks, "demo", "--epochs", 1, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     runs = read_results(tmp_path)["runs"]
