@@ -21,6 +21,7 @@ from multigrad.demo.task import (
     first_batch,
     mean_loss,
 )
+from multigrad.lowering.names import ActivationName
 
 Parameters = list[mx.array]
 Logits = Callable[[Parameters, mx.array], mx.array]
@@ -31,7 +32,7 @@ def describe() -> str:
     return f"MLX {version('mlx')} on {mx.default_device().type.name}"
 
 
-def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
+def first_gradients(task: Task, forward: ActivationName, rule: str | None) -> Weights:
     """Return the gradients of the first batch at the initial weights."""
     differentiate = mx.grad(build_loss(build(forward)))
     with backward_rule(rule):
@@ -40,7 +41,7 @@ def first_gradients(task: Task, forward: str, rule: str | None) -> Weights:
     return first, second, third, fourth
 
 
-def train(task: Task, forward: str, rule: str | None, report: EpochReport) -> None:
+def train(task: Task, forward: ActivationName, rule: str | None, report: EpochReport) -> None:
     """Train with SGD; report each epoch."""
     compute_logits = build(forward)
     differentiate = mx.value_and_grad(build_loss(compute_logits))
@@ -64,7 +65,7 @@ def load(weights: Weights) -> Parameters:
     return [mx.array(weight) for weight in weights]
 
 
-def build(forward: str) -> Logits:
+def build(forward: ActivationName) -> Logits:
     """Return the network as a function of its weights and an input."""
     activation = xg.activation(forward)
 
