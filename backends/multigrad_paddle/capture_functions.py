@@ -11,6 +11,7 @@ from typing import Any
 import paddle
 import paddle.nn.functional as F
 
+from multigrad.backend import SELU_ALPHA, SELU_SCALE
 from multigrad.capture import methods
 from multigrad.capture.casts import cast
 from multigrad.capture.symbols import SymbolicShape
@@ -103,8 +104,10 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return xp.celu(x, alpha)
 
 
-def selu(x: Tensor, *constants: float) -> Tensor:
-    return xp.selu(x)
+def selu(x: Tensor, scale: float = SELU_SCALE, alpha: float = SELU_ALPHA) -> Tensor:
+    if (scale, alpha) == (SELU_SCALE, SELU_ALPHA):
+        return xp.selu(x)
+    return xp.multiply(xp.elu(x, alpha), scale)
 
 
 def silu(x: Tensor) -> Tensor:

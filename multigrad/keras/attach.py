@@ -30,12 +30,12 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
 
     Examples:
         >>> import keras, multigrad.keras
-        >>> model = keras.Sequential([keras.layers.Input((2,)), keras.layers.ReLU()])
+        >>> model = keras.Sequential([keras.layers.Input((2,)), keras.layers.ReLU(name="gate")])
         >>> with multigrad.keras.attach(model, {keras.layers.ReLU: "guided"}) as handle:
         ...     print(handle)
-        name   kind  rule    selector
-        -----------------------------
-        re_lu  ReLU  guided  ReLU
+        name  kind  rule    selector
+        ----------------------------
+        gate  ReLU  guided  ReLU
 
     Args:
         model: a Keras model or layer of any kind, fitted, compiled, loaded or new. It is changed in

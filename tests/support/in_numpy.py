@@ -56,11 +56,5 @@ REFUSED = [
     Refused(
         ("inside of another Function",), ("as it is",), "runs as it is (native=True)", "TraceError"
     ),
-    Refused(
-        ("inside of another Function",),
-        ("rule of a layer",),
-        "nothing tells which library's dtype it is",
-        "TraceError",
-    ),
 ]
 NOTES: list[Note] = []

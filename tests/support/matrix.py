@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from . import kinds
 from .declared import Note, Refused
 from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of, tangent_of
 
@@ -66,6 +67,7 @@ def run(backend: str, transform: str, kind: Kind) -> str:
         NotApplicable: the transform has no meaning for that kind.
     """
     module = importlib.import_module(f"tests.support.in_{backend}")
+    kinds.FRAMEWORK[0] = keras_backend() if backend == "keras" else backend
     given, expected = module.TRANSFORMS[transform](kind)
     given = np.asarray(given)
     if not np.isfinite(given).all():
@@ -77,6 +79,13 @@ def run(backend: str, transform: str, kind: Kind) -> str:
     if np.allclose(given, wanted, rtol=tolerance, atol=tolerance):
         return ""
     return f"{given}, expected {wanted}"
+
+
+def keras_backend() -> str:
+    """Return the framework that Keras runs on."""
+    import keras
+
+    return keras.backend.backend()
 
 
 def is_drawn(kind: Kind, expected: Any) -> bool:
