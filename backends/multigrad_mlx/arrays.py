@@ -25,7 +25,7 @@ def over(x: Tensor, axis: Axis) -> Axis:
 
 
 def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) -> Tensor:
-    """A reduction; of no elements its value without MLX, whose kernel (0.32, CPU) may not end."""
+    """A reduction; of no elements its value without MLX, whose kernel was once seen not to end."""
     wide, axis = accumulated(x), over(x, axis)
     if x.size:
         return reduce(wide, axis=axis, keepdims=keepdims)

@@ -102,8 +102,7 @@ def call(native: Any, emitted: Emitted) -> Function:
     apply = native.native
 
     def checked(*values: Any) -> Any:
-        if frames.TOLD.message:
-            frames.check_told(values)
+        frames.check_told(values)
         return apply(*values)
 
     return checked

@@ -20,7 +20,7 @@ from .frames import FRAME, Kind, find_traced, frames, is_known, is_tracing, on_r
 
 Tensor = Any
 Function = Callable[..., Any]
-make_compiled, make_mapped, export_function = mx.compile, mx.vmap, mx.export_function
+make_compiled, make_mapped = mx.compile, mx.vmap
 
 
 class Compiled:
@@ -90,8 +90,7 @@ def compile(
     fun: Function, inputs: Any = None, outputs: Any = None, shapeless: bool = False
 ) -> Function:
     """Return mx.compile(fun), compiled anew where a name or a number that it read has changed."""
-    options = {"inputs": inputs, "outputs": outputs, "shapeless": shapeless}
-    compiled = Compiled(fun, {name: value for name, value in options.items() if value})
+    compiled = Compiled(fun, {"inputs": inputs, "outputs": outputs, "shapeless": shapeless})
 
     @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -102,18 +101,14 @@ def compile(
 
 def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     """Return mx.vmap(fun), which is known to keep nothing where no trace is around its call."""
-    return at_once(make_mapped(fun, in_axes, out_axes), fun)
-
-
-def at_once(transformed: Function, fun: Function) -> Function:
-    """Return a transformed function that has a frame where its call is the outermost."""
+    mapped = make_mapped(fun, in_axes, out_axes)
 
     @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_known() or (is_tracing() and find_traced(leaves_of((args, kwargs))) is not None):
-            return transformed(*args, **kwargs)
+            return mapped(*args, **kwargs)
         with within(Kind.AT_ONCE):
-            return transformed(*args, **kwargs)
+            return mapped(*args, **kwargs)
 
     return call
 
@@ -124,14 +119,9 @@ def leaves_of(arguments: Any) -> list[Any]:
     return [leaf for _, leaf in found]
 
 
-def follow() -> None:
-    """Put these in the place of MLX's own, for functions that are made from now on."""
-    mx.compile = compile
-    mx.vmap = vmap
-    mx.export_function = at_once(export_function, export_function)
-
-
-follow()
+# In the place of MLX's own, for functions that are made from now on.
+mx.compile = compile
+mx.vmap = vmap
 
 
 def jit(fn: Function, options: dict[str, Any]) -> Function:

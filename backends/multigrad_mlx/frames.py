@@ -9,7 +9,6 @@ arguments, which MLX refuses to evaluate, before it computes anything.
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -128,13 +127,8 @@ def find_traced(leaves: Iterable[Any]) -> Tensor | None:
 
 
 # --- what is told --------------------------------------------------------------------------------
-class Told(threading.local):
-    """What a transformation without a frame was told, until an array shows whether it keeps it."""
-
-    message: str = ""
-
-
-TOLD = Told()
+# What a transformation without a frame was told, until an array shows whether it keeps it.
+TOLD: contextvars.ContextVar[str] = contextvars.ContextVar("multigrad_mlx_told", default="")
 READ = (
     "the rule in force is read inside of mx.compile or mx.vmap, which would keep it for other "
     "rules: compile with xg.jit(fn, 'mlx'), enter the `use` inside of fn, or give the activation "
@@ -202,7 +196,7 @@ def is_known() -> bool:
 def tell(message: str) -> None:
     """Note what a transformation without a frame depends on."""
     if is_tracing():
-        TOLD.message = message
+        TOLD.set(message)
 
 
 def check_told(values: Iterable[Any]) -> None:
@@ -211,6 +205,9 @@ def check_told(values: Iterable[Any]) -> None:
     Raises:
         StaleTraceError: it does.
     """
-    message, TOLD.message = TOLD.message, ""
-    if message and not is_known() and find_traced(values) is not None:
+    message = TOLD.get()
+    if not message:
+        return
+    TOLD.set("")
+    if not is_known() and find_traced(values) is not None:
         raise StaleTraceError(message)
