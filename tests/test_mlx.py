@@ -247,6 +247,16 @@ def test_a_custom_gradient_and_the_tree_of_a_module_are_taken(mx: Any) -> None:
     np.testing.assert_allclose(np.array(clipped["weight"][0]), 3 * X / norm, rtol=1e-5)
 
 
+def test_a_compiled_function_in_a_class_takes_no_self_as_with_mlx_alone(mx: Any) -> None:
+    class Holder:
+        compiled = mx.compile(abs)
+        mapped = mx.vmap(abs)
+        region = mx.checkpoint(abs)
+
+    for f in (Holder().compiled, Holder().mapped, Holder().region):
+        np.testing.assert_array_equal(np.array(f(mx.array(X))), np.abs(X))
+
+
 def test_threads_have_rules_of_their_own(mx: Any) -> None:
     act, x = xg.activation("ReLU"), mx.array(X)
     compiled = mx.compile(gradient(mx, xg.activation("ReLU", "triangular")))

@@ -8,6 +8,7 @@ rule in force is refused in it: `xg.jit` makes a trace for each rule.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,17 @@ from mlx.utils import tree_flatten
 
 from multigrad.backend import compilers
 
-from .frames import FRAME, Kind, find_traced, frames, is_known, is_tracing, on_read, within
+from .frames import (
+    FRAME,
+    Kind,
+    Transformed,
+    find_traced,
+    frames,
+    is_known,
+    is_tracing,
+    on_read,
+    within,
+)
 
 Tensor = Any
 Function = Callable[..., Any]
@@ -59,16 +70,21 @@ class Compiled:
         return result
 
 
-RAN: list[Tensor] = []
+class Ran(threading.local):
+    """How often the probe has run on this thread."""
+
+    number: int = 0
+
+
+RAN = Ran()
 
 
 def run_probe(x: Tensor) -> Tensor:
-    RAN.append(x)
+    RAN.number += 1
     return x
 
 
-PROBE = make_compiled(run_probe)
-PROBE(mx.zeros((0,), mx.bool_))
+PROBE, KNOWN = make_compiled(run_probe), mx.zeros((0,), mx.bool_)
 
 
 def is_inlined(arguments: Any) -> bool:
@@ -81,9 +97,10 @@ def is_inlined(arguments: Any) -> bool:
 
 def belongs(x: Tensor) -> bool:
     """Return whether an array is one of a transformation: MLX runs what has a trace once more."""
-    RAN.clear()
+    PROBE(KNOWN)  # a trace for this thread and stream
+    before = RAN.number
     PROBE(mx.flatten(x)[:0].astype(mx.bool_))
-    return bool(RAN)
+    return before != RAN.number
 
 
 def compile(
@@ -91,26 +108,20 @@ def compile(
 ) -> Function:
     """Return mx.compile(fun), compiled anew where a name or a number that it read has changed."""
     compiled = Compiled(fun, {"inputs": inputs, "outputs": outputs, "shapeless": shapeless})
-
-    @functools.wraps(fun, updated=())
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return compiled.call(*args, **kwargs)
-
-    return call
+    return Transformed(fun, compiled.call)
 
 
 def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     """Return mx.vmap(fun), which is known to keep nothing where no trace is around its call."""
     mapped = make_mapped(fun, in_axes, out_axes)
 
-    @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_known() or (is_tracing() and find_traced(leaves_of((args, kwargs))) is not None):
             return mapped(*args, **kwargs)
         with within(Kind.AT_ONCE):
             return mapped(*args, **kwargs)
 
-    return call
+    return Transformed(fun, call)
 
 
 def leaves_of(arguments: Any) -> list[Any]:

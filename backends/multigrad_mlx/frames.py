@@ -9,11 +9,11 @@ arguments, which MLX refuses to evaluate, before it computes anything.
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -78,6 +78,17 @@ def within(kind: Kind, held: set[Any] | None = None) -> Iterator[None]:
         yield
     finally:
         FRAME.reset(reset)
+
+
+class Transformed:
+    """What a transformation gives: a callable that binds to no object, as MLX's own does not."""
+
+    def __init__(self, fun: Callable[..., Any], call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fun, updated=())
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
 
 
 # --- whether anything is traced ------------------------------------------------------------------
@@ -146,7 +157,7 @@ def on_enter(token: str) -> Callable[[], None]:
     frame = FRAME.get()
     if frame is not None:
         frame.open += 1
-        return partial(leave, frame)
+        return functools.partial(leave, frame)
     if not is_tracing():
         return do_nothing
     frame = Frame(Kind.ENTERED, compilers.CURRENT.get(), None, open=1)

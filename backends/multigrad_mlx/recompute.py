@@ -7,12 +7,13 @@ what it runs is run in the context of its first run, with the keys that were dra
 from __future__ import annotations
 
 import contextvars
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
+
+from .frames import Transformed
 
 make_checkpointed = mx.checkpoint
 
@@ -80,7 +81,6 @@ def seeded(run: Callable[..., Any], words: list[int], *args: Any) -> Any:
 def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return mx.checkpoint(fun), each call of which is one region."""
 
-    @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         region, runs = Region(), 0
 
@@ -92,7 +92,7 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
 
         return make_checkpointed(run)(*args, **kwargs)
 
-    return call
+    return Transformed(fun, call)
 
 
 mx.checkpoint = checkpoint
