@@ -305,6 +305,22 @@ def test_a_seed_of_mlx_repeats_draws_without_a_key(mx: Any) -> None:
     np.testing.assert_array_equal(*draws)
 
 
+def test_compiled_code_draws_anew_or_says_what_to_pass(mx: Any) -> None:
+    slope, x, state = gradient(mx, xg.activation("Linear", "noise")), mx.array(X), mx.random.state
+
+    def within(x: Any) -> Any:
+        with xg.use("noise"):
+            return gradient(mx, xg.activation("Linear"))(x)
+
+    for compile, f in ((xg.jit, slope), (mx.compile, within)):
+        with pytest.raises(StaleTraceError, match=r"inputs=mx\.random\.state"):
+            compile(f)(x)
+        compiled = compile(f, inputs=state, outputs=state)
+        assert not np.array_equal(np.array(compiled(x)), np.array(compiled(x)))
+    differentiated = gradient(mx, xg.jit(xg.activation("Linear", "noise")))
+    assert not np.array_equal(np.array(differentiated(x)), np.array(differentiated(x)))
+
+
 def test_a_rule_written_in_mlx_runs_on_numpy(mx: Any) -> None:
     def damped(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * mx.exp(-mx.abs(tin)) / mx.sum(mx.square(tin))

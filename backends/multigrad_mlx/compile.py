@@ -149,10 +149,11 @@ def jit(fn: Function, options: dict[str, Any]) -> Function:
 
     @functools.wraps(keyed)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if is_tracing():  # what is hidden among its arguments would be constant there
-            traced = find_traced(leaves_of((args, kwargs)))
+        if is_tracing():
+            if is_inlined((args, kwargs, options.get("inputs"))):
+                return fn(*args, **kwargs)
             for scope in ("activations", "params"):
-                on_read(traced, None, scope)
+                on_read(None, None, scope)  # what is hidden in arguments is constant out there
         return keyed(*args, **kwargs)
 
     return call

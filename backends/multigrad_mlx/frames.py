@@ -204,6 +204,20 @@ def is_known() -> bool:
     return any(frame.kind is not Kind.ENTERED for frame in frames())
 
 
+def refuse_kept_draw() -> None:
+    """Raise where a compiled function draws from a state that is none of its arguments.
+
+    Raises:
+        StaleTraceError: it would draw the same at each call.
+    """
+    is_kept = any(frame.kind in (Kind.COMPILED, Kind.KEYED) for frame in frames())
+    if is_kept and is_tracing() and not is_traced(mx.random.state[0]):
+        raise StaleTraceError(
+            "a random rule without key= is compiled, and would draw the same at each call: pass "
+            "inputs=mx.random.state, outputs=mx.random.state, or a key to `use`"
+        )
+
+
 def tell(message: str) -> None:
     """Note what a transformation without a frame depends on."""
     if is_tracing():
