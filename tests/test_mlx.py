@@ -257,6 +257,14 @@ def test_a_compiled_function_in_a_class_takes_no_self_as_with_mlx_alone(mx: Any)
         np.testing.assert_array_equal(np.array(f(mx.array(X))), np.abs(X))
 
 
+@pytest.mark.parametrize(("name", "value"), [("any", False), ("all", True), ("count_nonzero", 0)])
+def test_a_reduction_of_no_elements_ends(mx: Any, name: str, value: Any) -> None:
+    reduce = xg.function(lambda x: getattr(xg.xp, name)(x, axis=0) + 0 * x.sum())
+    for _ in range(20):
+        found = np.array(reduce(mx.zeros((0, 3))))
+        np.testing.assert_array_equal(found, np.full(3, value))
+
+
 def test_threads_have_rules_of_their_own(mx: Any) -> None:
     act, x = xg.activation("ReLU"), mx.array(X)
     compiled = mx.compile(gradient(mx, xg.activation("ReLU", "triangular")))
