@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ TRIANGULAR = [0.0, 0.75, 0.625, 0.0]
 
 @pytest.fixture
 def mx() -> Any:
-    return pytest.importorskip("mlx.core")
+    core = pytest.importorskip("mlx.core")
+    pytest.importorskip("multigrad_mlx")  # which puts its own compile in the place of MLX's
+    return core
 
 
 def gradient(mx: Any, f: Any) -> Any:
@@ -74,6 +78,212 @@ def test_an_activation_with_its_own_rule_and_a_use_within_may_be_compiled(mx: An
         np.testing.assert_array_equal(np.array(mx.compile(f)(mx.array(X))), TRIANGULAR)
 
 
+@pytest.fixture
+def named() -> Iterator[str]:
+    """Yield the name of a rule that gives twice the gradient; `tripled` makes it three times."""
+    xg.register("mlx_scaled")(lambda ctx, grad_out, tin: 2 * grad_out)
+    yield "mlx_scaled"
+    xg.unregister("mlx_scaled")
+
+
+def tripled(name: str) -> None:
+    xg.register(name, override=True)(lambda ctx, grad_out, tin: 3 * grad_out)
+
+
+def test_a_compiled_function_follows_a_name_that_is_registered_anew(mx: Any, named: str) -> None:
+    def within(x: Any) -> Any:
+        with xg.use(named):
+            return gradient(mx, xg.activation("Linear"))(x)
+
+    own = gradient(mx, xg.activation("Linear", named))
+    inner = mx.compile(lambda: own(mx.array(X)))
+    inner()
+    around = mx.compile(lambda x: inner() + 0 * x)  # its trace is made while the inner one is there
+    functions = [mx.compile(own), mx.compile(within), inner, around, mx.compile(mx.vmap(own))]
+    arguments = [(mx.array(X),), (mx.array(X),), (), (mx.array(X),), (mx.array(X),)]
+    for scale in (2, 3):
+        for f, given in zip(functions, arguments, strict=True):
+            np.testing.assert_array_equal(np.array(f(*given)), [scale] * 4)
+        tripled(named)
+
+
+def test_a_compiled_step_keeps_its_state_where_it_is_compiled_anew(mx: Any, named: str) -> None:
+    slope = gradient(mx, xg.activation("Linear", named))
+    state: dict[str, Any] = {"w": mx.zeros(4)}
+
+    def step(x: Any) -> None:
+        state["w"] = state["w"] + slope(x)
+
+    compiled = mx.compile(step, inputs=state, outputs=state)
+    compiled(mx.array(X))
+    tripled(named)
+    compiled(mx.array(X))
+    np.testing.assert_array_equal(np.array(state["w"]), [5] * 4)
+
+
+def test_a_compiled_function_follows_a_schedule(mx: Any) -> None:
+    width = xg.schedule.linear(1.0, 2.0, 2)
+    act = xg.activation("ReLU", "triangular", params={"width": width})
+    compiled = mx.compile(gradient(mx, act))
+    for number in (1.0, 1.5, 2.0):
+        expected = np.maximum(1 - np.abs(X) / np.float32(number), 0)
+        np.testing.assert_allclose(np.array(compiled(mx.array(X))), expected, rtol=1e-6)
+        width.step()
+
+
+def test_no_trace_keeps_a_rule_from_outside_of_it(mx: Any) -> None:
+    act = xg.activation("ReLU")
+    slope, x = gradient(mx, act), mx.array(X)
+    function = gradient(mx, xg.function(lambda x: act(x) * 2))
+
+    def in_other_scope(x: Any) -> Any:
+        with xg.use("clip_norm", scope="params"):
+            return slope(x)
+
+    def compiled_within_a_use(y: Any) -> Any:
+        with xg.use("rectangular"):
+            return y.sum() + mx.compile(lambda: slope(x))().sum()
+
+    kept = [
+        in_other_scope, function, lambda y: y + function(x), lambda y: y + slope(x),
+        xg.jit(slope, "mlx"), lambda y: y + xg.jit(slope, "mlx")(x),
+    ]  # fmt: skip
+    with xg.use("triangular"):
+        for f in (*map(mx.compile, kept), mx.grad(compiled_within_a_use)):
+            with pytest.raises(StaleTraceError, match=r"xg\.jit"):
+                f(x)
+
+
+def test_what_runs_at_once_may_read_the_rule_in_force(mx: Any) -> None:
+    act = xg.activation("ReLU")
+    slope, x = gradient(mx, act), mx.array(X)
+
+    def once_more(x: Any) -> Any:
+        with xg.use("triangular"):
+            return slope(x)
+
+    with xg.use("triangular"):
+        for f in (
+            mx.vmap(slope), gradient(mx, mx.vmap(act)), gradient(mx, mx.compile(act)),
+            mx.vmap(mx.compile(slope)), gradient(mx, xg.jit(act, "mlx")), mx.compile(once_more),
+        ):  # fmt: skip
+            np.testing.assert_array_equal(np.array(f(x)), TRIANGULAR)
+        mx.disable_compile()
+        try:
+            np.testing.assert_array_equal(np.array(mx.compile(slope)(x)), TRIANGULAR)
+        finally:
+            mx.enable_compile()
+
+
+def test_a_function_compiled_before_the_backend_was_loaded_is_refused(mx: Any) -> None:
+    from multigrad_mlx.compile import make_compiled
+
+    act = xg.activation("ReLU")
+    function = xg.function(lambda x: act(x) * 2)
+
+    def within(x: Any) -> Any:
+        with xg.use("triangular"):
+            return gradient(mx, function)(x)
+
+    width = xg.schedule.linear(1.0, 2.0, 2)
+    moving = xg.activation("ReLU", "triangular", params={"width": width})
+    for f in (act, function, within, moving, xg.activation("ReLU", "triangular")):
+        with pytest.raises(StaleTraceError):
+            make_compiled(f)(mx.array(X))
+    own = xg.activation("ReLU", xg.get("triangular"))  # nothing of it can change
+    np.testing.assert_array_equal(
+        np.array(make_compiled(gradient(mx, own))(mx.array(X))), TRIANGULAR
+    )
+
+
+def test_a_checkpoint_runs_again_under_the_rule_of_its_first_run(mx: Any) -> None:
+    act = xg.activation("ReLU")
+    region = mx.checkpoint(act)
+    nested = mx.checkpoint(lambda x: mx.checkpoint(act)(x) * 100)
+
+    def loss(x: Any) -> Any:
+        with xg.use("triangular"):
+            first = region(x) + nested(x)
+        with xg.use("rectangular"):
+            return (first + 10 * region(x)).sum()
+
+    rectangular = np.array(gradient(mx, xg.activation("ReLU", "rectangular"))(mx.array(X)))
+    expected = 101 * np.array(TRIANGULAR) + 10 * rectangular
+    for f in (mx.grad(loss), mx.compile(mx.grad(loss))):
+        np.testing.assert_allclose(np.array(f(mx.array(X))), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("key", [None, 3])
+def test_a_checkpoint_runs_again_on_the_draws_of_its_first_run(mx: Any, key: int | None) -> None:
+    act = xg.activation("Linear")
+
+    def draw(checkpoint: Any) -> Any:
+        inner = checkpoint(act)
+        outer = checkpoint(lambda x: act(inner(x)))
+        mx.random.seed(5)
+
+        def loss(x: Any) -> Any:
+            with xg.use("noise", key=key):
+                return (inner(x) + outer(x)).sum()
+
+        return np.array(mx.grad(loss)(mx.array(X)))
+
+    np.testing.assert_array_equal(draw(mx.checkpoint), draw(lambda f: f))
+
+
+def test_a_custom_gradient_and_the_tree_of_a_module_are_taken(mx: Any) -> None:
+    from mlx import nn
+
+    @xg.custom_gradient
+    def squared(x: Any) -> Any:
+        return mx.square(x), lambda grad_out: grad_out * 3 * mx.exp(x)
+
+    found = mx.compile(gradient(mx, squared))(mx.array(X))
+    np.testing.assert_allclose(np.array(found), 3 * np.exp(X), rtol=1e-5)
+    model = nn.Linear(4, 1)
+    _, gradients = nn.value_and_grad(model, lambda x: model(x).sum())(mx.array(3 * X))
+    clipped = xg.apply_to_gradients(gradients, "clip_norm")
+    norm = np.linalg.norm(3 * X)
+    np.testing.assert_allclose(np.array(clipped["weight"][0]), 3 * X / norm, rtol=1e-5)
+
+
+def test_a_compiled_function_in_a_class_takes_no_self_as_with_mlx_alone(mx: Any) -> None:
+    class Holder:
+        compiled = mx.compile(abs)
+        mapped = mx.vmap(abs)
+        region = mx.checkpoint(abs)
+
+    for f in (Holder().compiled, Holder().mapped, Holder().region):
+        np.testing.assert_array_equal(np.array(f(mx.array(X))), np.abs(X))
+
+
+@pytest.mark.parametrize(("name", "value"), [("any", False), ("all", True), ("count_nonzero", 0)])
+def test_a_reduction_of_no_elements_ends(mx: Any, name: str, value: Any) -> None:
+    reduce = xg.function(lambda x: getattr(xg.xp, name)(x, axis=0) + 0 * x.sum())
+    for _ in range(20):
+        found = np.array(reduce(mx.zeros((0, 3))))
+        np.testing.assert_array_equal(found, np.full(3, value))
+
+
+def test_threads_have_rules_of_their_own(mx: Any) -> None:
+    act, x = xg.activation("ReLU"), mx.array(X)
+    compiled = mx.compile(gradient(mx, xg.activation("ReLU", "triangular")))
+    found: dict[str, Any] = {}
+
+    def run(rule: str) -> None:
+        for _ in range(20):
+            with xg.use(rule):
+                found[rule] = np.array(gradient(mx, act)(x)), np.array(compiled(x))
+
+    threads = [threading.Thread(target=run, args=(rule,)) for rule in ("triangular", "stop")]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    np.testing.assert_array_equal(found["triangular"], [TRIANGULAR, TRIANGULAR])
+    np.testing.assert_array_equal(found["stop"], [[0] * 4, TRIANGULAR])
+
+
 def test_jit_follows_the_rule_and_its_numbers(mx: Any) -> None:
     compiled = xg.jit(gradient(mx, xg.activation("ReLU")), "mlx")
     x = mx.array(X)
@@ -101,6 +311,22 @@ def test_a_seed_of_mlx_repeats_draws_without_a_key(mx: Any) -> None:
         mx.random.seed(7)
         draws.append(np.array(gradient(mx, act)(mx.array(X))))
     np.testing.assert_array_equal(*draws)
+
+
+def test_compiled_code_draws_anew_or_says_what_to_pass(mx: Any) -> None:
+    slope, x, state = gradient(mx, xg.activation("Linear", "noise")), mx.array(X), mx.random.state
+
+    def within(x: Any) -> Any:
+        with xg.use("noise"):
+            return gradient(mx, xg.activation("Linear"))(x)
+
+    for compile, f in ((xg.jit, slope), (mx.compile, within)):
+        with pytest.raises(StaleTraceError, match=r"inputs=mx\.random\.state"):
+            compile(f)(x)
+        compiled = compile(f, inputs=state, outputs=state)
+        assert not np.array_equal(np.array(compiled(x)), np.array(compiled(x)))
+    differentiated = gradient(mx, xg.jit(xg.activation("Linear", "noise")))
+    assert not np.array_equal(np.array(differentiated(x)), np.array(differentiated(x)))
 
 
 def test_a_rule_written_in_mlx_runs_on_numpy(mx: Any) -> None:

@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
 
-from . import attach, bridge, capture, compile, differences, ops, random, vjp
+from . import attach, bridge, capture, compile, differences, frames, ops, random, recompute, vjp
 
 __all__ = ["backend"]
 
@@ -18,7 +18,7 @@ backend = Backend(
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
         from_numpy=bridge.from_numpy,
-        is_traced=compile.is_traced,
+        is_traced=frames.is_traced,
         weak=bridge.weak,
         precision=bridge.precision,
     ),
@@ -41,10 +41,11 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=compile.jit,
-        on_enter=compile.on_enter,
-        on_read=compile.on_read,
-        is_tracing=compile.is_tracing,
-        on_draw=vjp.on_draw,
+        on_enter=frames.on_enter,
+        on_read=frames.on_read,
+        on_depend=frames.on_depend,
+        is_tracing=frames.is_tracing,
+        on_draw=recompute.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
     differences=differences.DIFFERENCES,

@@ -25,13 +25,18 @@ def over(x: Tensor, axis: Axis) -> Axis:
 
 
 def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) -> Tensor:
-    """A reduction; of no elements its value without MLX, whose kernel (0.32, CPU) may not end."""
+    """A reduction; of no elements its value without MLX, whose kernel was seen not to end."""
     wide, axis = accumulated(x), over(x, axis)
     if x.size:
         return reduce(wide, axis=axis, keepdims=keepdims)
+    return of_nothing(x, axis, keepdims, mx.array(empty, wide.dtype))
+
+
+def of_nothing(x: Tensor, axis: Axis, keepdims: bool, value: Tensor) -> Tensor:
+    """A value in the shape of a reduction."""
     axes = axes_of(x, axis)
     lengths = [(1 if i in axes else n) for i, n in enumerate(x.shape) if keepdims or i not in axes]
-    return mx.full(lengths, empty, dtype=wide.dtype)
+    return mx.full(lengths, value)
 
 
 def sum_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
@@ -51,10 +56,14 @@ def min_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def any_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if not x.size:
+        return of_nothing(x, axis, keepdims, mx.array(False))
     return mx.any(x, axis=over(x, axis), keepdims=keepdims)
 
 
 def all_(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if not x.size:
+        return of_nothing(x, axis, keepdims, mx.array(True))
     return mx.all(x, axis=over(x, axis), keepdims=keepdims)
 
 
@@ -63,6 +72,8 @@ def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
+    if not x.size:
+        return of_nothing(x, axis, keepdims, mx.array(0, x.dtype))
     return mx.sum(x != 0, axis=over(x, axis), keepdims=keepdims).astype(x.dtype)
 
 

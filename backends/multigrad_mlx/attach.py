@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from multigrad.backend import Emitted, GradientError
 
-from . import random
+from . import frames, random
 
 Tensor = Any
 Function = Callable[..., Any]
@@ -99,7 +99,13 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
 
 def call(native: Any, emitted: Emitted) -> Function:
     """Return how the hot path calls the function: with all values at hand."""
-    return native.native
+    apply = native.native
+
+    def checked(*values: Any) -> Any:
+        frames.check_told(values)
+        return apply(*values)
+
+    return checked
 
 
 def nothing(value: Any) -> Any:
@@ -213,6 +219,7 @@ NAMESPACE = {
 # --- functions that run as they are ---------------------------------------------------------------
 def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Apply a whole function to arrays; its own gradient flows back to them."""
+    frames.check_told(tensors)
     pulls: list[Function] = []
 
     def forward(*given: Tensor) -> tuple[Tensor, ...]:

@@ -1,107 +1,162 @@
-"""`xg.jit` on MLX, and what code that `mx.compile` keeps depends on.
+"""`mx.compile` with a guard, `xg.jit`, and the transformations that keep nothing.
 
-`mx.compile` keeps a trace by a function's arguments alone, calls no Python afterwards and has no
-guard, so that a trace which reads the rule in force is refused where it is made: `xg.jit` makes one
-for each rule. Whether a trace is kept shows in an array that it depends on: MLX refuses to evaluate
-its placeholder, before it computes anything.
+MLX calls no Python where it finds a trace, so what is compiled once this backend is loaded asks
+first whether what its trace depends on still stands, and is compiled anew where it does not. The
+rule in force is refused in it: `xg.jit` makes a trace for each rule.
 """
 
 from __future__ import annotations
 
-import contextvars
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
-from multigrad.backend import StaleTraceError, compilers
+from multigrad.backend import compilers
+
+from .frames import (
+    FRAME,
+    Kind,
+    Transformed,
+    find_traced,
+    frames,
+    is_known,
+    is_tracing,
+    on_read,
+    within,
+)
 
 Tensor = Any
-# Within `xg.jit` each rule has a trace of its own; within a `use` of the trace itself, too.
-KEYED: contextvars.ContextVar[bool] = contextvars.ContextVar("multigrad_mlx_keyed", default=False)
+Function = Callable[..., Any]
+make_compiled, make_mapped = mx.compile, mx.vmap
 
 
-def find_leaked() -> Tensor:
-    """Return a placeholder of a trace that is over: MLX says of it whether one goes on."""
-    found: list[Tensor] = []
-    mx.eval(mx.compile(keep_in(found))(mx.array(0.0)))
-    return found[0]
+class Compiled:
+    """A compiled function, and what its traces depend on."""
+
+    def __init__(self, fun: Function, options: dict[str, Any]) -> None:
+        self.fun, self.options = fun, options
+        self.now = self.make()
+
+    def make(self) -> tuple[Function, set[Any]]:
+        """Return the function with no trace: MLX finds traces by the object that it is given."""
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            if is_tracing():
+                return self.fun(*args, **kwargs)
+            frame = FRAME.get()  # mx.disable_compile
+            reset = FRAME.set(None if frame is None else frame.outer)
+            try:
+                return self.fun(*args, **kwargs)
+            finally:
+                FRAME.reset(reset)
+
+        return make_compiled(traced, **self.options), set()
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the trace that there is, where all that it depends on still stands."""
+        run, held = self.now
+        if is_tracing() and is_inlined((args, kwargs, self.options.get("inputs"))):
+            return run(*args, **kwargs)
+        if any(each.superseded for each in tuple(held)):
+            self.now = run, held = self.make()
+        with within(Kind.COMPILED, held):
+            result = run(*args, **kwargs)
+        for frame in frames():  # which were not told where the trace was made before
+            frame.held.update(held)
+        return result
 
 
-def keep_in(found: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    def kept(x: Tensor) -> Tensor:
-        found.append(x)
-        return x + 1
+class Ran(threading.local):
+    """How often the probe has run on this thread."""
 
-    return kept
+    number: int = 0
 
 
-LEAKED = find_leaked()
+RAN = Ran()
 
 
-def is_tracing() -> bool:
-    """Return whether a transformation of MLX goes on, on this thread: an eager gradient too."""
-    try:
-        mx.eval(LEAKED)
-    except ValueError:
-        return True
-    except RuntimeError:
-        return False
-    return False
+def run_probe(x: Tensor) -> Tensor:
+    RAN.number += 1
+    return x
 
 
-def is_traced(x: Any) -> bool:
-    """Return whether an array's values are known at run time only."""
-    if not isinstance(x, mx.array) or not is_tracing():
-        return False
-    try:
-        mx.eval(x)
-    except ValueError:
-        return True
-    return False
+PROBE, KNOWN = make_compiled(run_probe), mx.zeros((0,), mx.bool_)
 
 
-def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> None:
-    """Raise where a trace reads the rule in force that `mx.compile` or `mx.vmap` would keep.
-
-    Raises:
-        StaleTraceError: it does.
+def is_inlined(arguments: Any) -> bool:
+    """Return whether a compiled function is a part of the transformation around it: where an
+    argument belongs to that.
     """
-    if x is None or KEYED.get() or not is_traced(x):
-        return
-    raise StaleTraceError(
-        "the rule in force is read inside of mx.compile or mx.vmap, which would keep it for other "
-        "rules: compile with xg.jit(fn, 'mlx'), enter the `use` inside of fn, or give the "
-        "activation its own rule"
-    )
+    leaves: Any = tree_flatten(arguments)
+    return any(isinstance(leaf, mx.array) and belongs(leaf) for _, leaf in leaves)
 
 
-def on_enter(token: str) -> Callable[[], None]:
-    """Note a `use` that is entered inside of a transformation: it is part of it."""
-    if not is_tracing():
-        return do_nothing
-    reset = KEYED.set(True)
-    return lambda: KEYED.reset(reset)
+def belongs(x: Tensor) -> bool:
+    """Return whether an array is one of a transformation: MLX runs what has a trace once more."""
+    PROBE(KNOWN)  # a trace for this thread and stream
+    before = RAN.number
+    PROBE(mx.flatten(x)[:0].astype(mx.bool_))
+    return before != RAN.number
 
 
-def do_nothing() -> None:
-    """Leave a `use` that no trace is around."""
+def compile(
+    fun: Function, inputs: Any = None, outputs: Any = None, shapeless: bool = False
+) -> Function:
+    """Return mx.compile(fun), compiled anew where a name or a number that it read has changed."""
+    compiled = Compiled(fun, {"inputs": inputs, "outputs": outputs, "shapeless": shapeless})
+    return Transformed(fun, compiled.call)
 
 
-def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
+    """Return mx.vmap(fun), which is known to keep nothing where no trace is around its call."""
+    mapped = make_mapped(fun, in_axes, out_axes)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_known() or (is_tracing() and find_traced(leaves_of((args, kwargs))) is not None):
+            return mapped(*args, **kwargs)
+        with within(Kind.AT_ONCE):
+            return mapped(*args, **kwargs)
+
+    return Transformed(fun, call)
+
+
+def leaves_of(arguments: Any) -> list[Any]:
+    """Return the leaves of a call's arguments."""
+    found: Any = tree_flatten(arguments)
+    return [leaf for _, leaf in found]
+
+
+# In the place of MLX's own, for functions that are made from now on.
+mx.compile = compile
+mx.vmap = vmap
+
+
+def jit(fn: Function, options: dict[str, Any]) -> Function:
     """Return mx.compile(fn), keyed by the rule in force, whose numbers are run-time arguments."""
 
-    def compile(run: Callable[..., Any]) -> Callable[..., Any]:
+    def make(run: Function) -> Function:
         def keyed(*args: Any) -> Any:
-            reset = KEYED.set(True)
-            try:
+            with within(Kind.KEYED):
                 return run(*args)
-            finally:
-                KEYED.reset(reset)
 
-        return mx.compile(keyed, **options)
+        return make_compiled(keyed, **options)
 
-    return compilers.key_by_rules(fn, "mlx", compile, as_number, as_key)
+    keyed = compilers.key_by_rules(fn, "mlx", make, as_number, as_key)
+
+    @functools.wraps(keyed)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_tracing():
+            if is_inlined((args, kwargs, options.get("inputs"))):
+                return fn(*args, **kwargs)
+            for scope in ("activations", "params"):
+                on_read(None, None, scope)  # what is hidden in arguments is constant out there
+        return keyed(*args, **kwargs)
+
+    return call
 
 
 def as_number(value: Any) -> Tensor:

@@ -12,12 +12,19 @@ import mlx.core as mx
 
 from multigrad.backend import RuleValueError, dtype_name, random
 
+from . import frames
+
 Tensor: TypeAlias = Any
 WORDS: tuple[Any, ...] = (mx.uint32, mx.int32, mx.uint64, mx.int64)
 
 
 def draw_key() -> Tensor:
-    """Draw a key from `mlx.core.random`'s global state, which `mx.random.seed` seeds."""
+    """Draw a key from `mlx.core.random`'s global state, which `mx.random.seed` seeds.
+
+    Raises:
+        StaleTraceError: a trace would keep the key.
+    """
+    frames.refuse_kept_draw()
     return mx.random.randint(0, 1 << 32, (2,), mx.uint64).astype(mx.uint32)
 
 

@@ -155,6 +155,8 @@ def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
 
 def untile(x: Tensor, like: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     shape = tile_shape(like.shape, repetitions)
+    if not x.size:
+        return mx.zeros(like.shape, x.dtype)
     sums = mx.sum(accumulated(x).reshape(shape), axis=tuple(range(0, len(shape), 2)))
     return sums.reshape(like.shape).astype(x.dtype)
 
@@ -165,6 +167,8 @@ def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
 
 def unrepeat(x: Tensor, like: Tensor, *, repeats: int, axis: int) -> Tensor:
     shape, axis = like.shape, axis % like.ndim
+    if not x.size:
+        return mx.zeros(like.shape, x.dtype)
     parts = accumulated(x).reshape((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
     return mx.sum(parts, axis=axis + 1).astype(x.dtype)
 

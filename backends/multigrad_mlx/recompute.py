@@ -1,0 +1,98 @@
+"""Code that runs a second time within backward: of `mx.checkpoint`, and of `xg.vjp`.
+
+The second run would be under the rule in force where backward runs. MLX has no hook there, so that
+what it runs is run in the context of its first run, with the keys that were drawn in that.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from .frames import Transformed
+
+make_checkpointed = mx.checkpoint
+
+
+@dataclass(slots=True)
+class Region:
+    """Code that runs again: what its first run read besides its arguments.
+
+    Attributes:
+        outer: the one around it, whose keys its own are.
+        repeated: how many of the keys the run that goes on has taken; -1: it is the first.
+    """
+
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    keys: list[Any] = field(default_factory=list)
+    repeated: int = -1
+    outer: Region | None = field(default_factory=lambda: REGION.get())
+
+    def first(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what a function gives, and note its keys."""
+        reset = REGION.set(self)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            REGION.reset(reset)
+
+    def again(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the same once more."""
+        return self.context.copy().run(self._repeat, run, args, kwargs)
+
+    def _repeat(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        REGION.set(Region(self.context, self.keys, 0, None))
+        return run(*args, **kwargs)
+
+    def key(self, draw: Callable[[], Any]) -> Any:
+        """Return the next key."""
+        if self.repeated < 0:
+            self.keys.append(draw() if self.outer is None else self.outer.key(draw))
+            return self.keys[-1]
+        self.repeated += 1
+        return self.keys[self.repeated - 1] if self.repeated <= len(self.keys) else draw()
+
+
+REGION: contextvars.ContextVar[Region | None] = contextvars.ContextVar(
+    "multigrad_mlx_region", default=None
+)
+
+
+def on_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call: where a region runs again, that of its first run."""
+    region = REGION.get()
+    return draw() if region is None else region.key(draw)
+
+
+def seeded(run: Callable[..., Any], words: list[int], *args: Any) -> Any:
+    """Return what a function gives from a state of MLX's own generator, which stays as it is."""
+    now = mx.random.state[0].tolist()
+    try:
+        mx.random.seed(words[0] << 32 | words[1])
+        return run(*args)
+    finally:
+        mx.random.seed(now[0] << 32 | now[1])
+
+
+def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return mx.checkpoint(fun), each call of which is one region."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        region, runs = Region(), 0
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal runs
+            runs += 1
+            turn = region.first if runs == 1 else region.again
+            return turn(fun, *args, **kwargs)
+
+        return make_checkpointed(run)(*args, **kwargs)
+
+    return Transformed(fun, call)
+
+
+mx.checkpoint = checkpoint
