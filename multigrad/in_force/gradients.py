@@ -62,7 +62,7 @@ def apply_to_gradients(
         RuleError: the rule or a param is unknown.
         BackendNotFound: a leaf is no tensor of an installed framework.
     """
-    import optree
+    from ..ground.trees import optree
 
     if others:
         raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
@@ -74,7 +74,7 @@ def apply_to_gradients(
     )
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
-    return applied  # type: ignore[return-value]
+    return applied
 
 
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:
