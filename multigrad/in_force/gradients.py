@@ -62,14 +62,15 @@ def apply_to_gradients(
         RuleError: the rule or a param is unknown.
         BackendNotFound: a leaf is no tensor of an installed framework.
     """
-    from ..ground.trees import optree
+    import optree
 
     if others:
         raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
     in_force = _application(rule_over(rule, over, axis_name), params, key)
-    applied = optree.tree_map(
+    tree: Any = grads  # optree's annotations know one type of leaf
+    applied: Any = optree.tree_map(
         lambda leaf: None if leaf is None else _apply(in_force, leaf, rule is None),
-        grads,
+        tree,
         none_is_leaf=True,
     )
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
