@@ -65,7 +65,7 @@ def find_points(group: str) -> list[Any]:
 def _points_of(distribution: Any, group: str) -> list[Any]:
     try:
         return list(distribution.entry_points.select(group=group))
-    except Exception:
+    except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
         return []
 
 
