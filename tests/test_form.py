@@ -23,7 +23,6 @@ MOST_LINES, MOST_POSITIONAL, WIDTH = 400, 5, 100
 LONG = {
     "multigrad/tracing/xp_ops.py",
     "multigrad/functions/function.py",
-    "multigrad/rulebook/rule.py",
     "multigrad/testing/conformance/test_matrix_vjps.py",
 }
 BLANK = (tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
