@@ -63,7 +63,7 @@ BASES = {"Rule": ("multigrad.rulebook.definition.RuleDefinition",)}
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
     "Rule": {"run", "words"},
-    "Function": {"apply", "counter", "inline"},
+    "Function": {"apply", "counter"},
     "CheckReport": {"shown"},
     "Overridden": {"captured_form"},
     "Relevance": {"key"},
