@@ -179,6 +179,57 @@ def test_a_region_that_runs_again_has_the_rule_of_its_first_run(reentrant: bool)
     np.testing.assert_array_equal(x.grad.numpy(), expected)
 
 
+@pytest.mark.parametrize("key", [None, 3])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_region_that_runs_again_has_the_draws_of_its_first_run(reentrant: bool, key: Any) -> None:
+    import paddle
+    from paddle.distributed.fleet.utils import recompute
+
+    @xg.custom_gradient
+    def noisy(x: Any) -> Any:
+        noise = xg.xp.rand_like(x)
+        return x * noise, lambda upstream: upstream * noise
+
+    act = xg.activation("ReLU")
+
+    def plain(function: Any, x: Any) -> Any:
+        return function(x)
+
+    def run(again: Any) -> list[Any]:
+        within = again if reentrant else plain  # Paddle has one pair of saved_tensors_hooks
+
+        def inner(x: Any) -> Any:
+            return act(noisy(x)) * x
+
+        def outer(x: Any) -> Any:
+            return noisy(within(inner, noisy(x)))
+
+        paddle.seed(3)
+        x = tensor()
+        with xg.use("full_jam", key=key):
+            y = again(outer, noisy(act(x))) + act(x)
+        y.sum().backward()
+        return [y.numpy(), x.grad.numpy()]
+
+    def recomputed(function: Any, x: Any) -> Any:
+        return recompute(function, x, use_reentrant=reentrant)
+
+    for ours, expected in zip(run(recomputed), run(plain), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+def test_a_region_that_runs_again_has_the_numbers_of_its_first_run() -> None:
+    from paddle.distributed.fleet.utils import recompute
+
+    act, x, width = xg.activation("ReLU"), tensor(), xg.schedule.linear(1.0, 0.5, steps=1)
+    with xg.use("triangular", params={"width": width}):
+        y = recompute(act, x * 1.0)
+        expected = gradient(act, tensor())
+    width.step()
+    y.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
 @pytest.mark.parametrize("compiled", ["xg.jit", "to_static"])
 def test_compiled_code_follows_the_rule_in_force(compiled: str) -> None:
     import paddle
