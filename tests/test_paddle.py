@@ -255,7 +255,7 @@ def test_one_whole_graph_would_be_stale_and_is_refused() -> None:
     def step(x: Any) -> Any:
         return act(x)
 
-    with xg.use("triangular"), pytest.raises(xg.StaleTraceError, match=r"xg\.jit\(function\)"):
+    with xg.use("triangular"), pytest.raises(xg.StaleTraceError, match=r"activation\('ReLU'\) in"):
         paddle.jit.to_static(step, full_graph=True)(tensor())
 
 
@@ -334,6 +334,13 @@ def test_the_example_trains_what_has_no_gradient_of_its_own(tmp_path: Path) -> N
     output = run_example("19_paddle.py", tmp_path)
     without, with_rule = (read_numbers(line)[0] for line in output.splitlines()[-2:])
     assert with_rule > 0.8 > without + 0.1
+
+
+def test_the_page_is_what_the_tables_say_now() -> None:
+    from multigrad.cli.backend_docs import render_backend
+
+    written = (Path(__file__).parent.parent / "docs" / "paddle.md").read_text(encoding="utf-8")
+    assert written == render_backend("paddle", written), "type: multigrad docs --backend paddle"
 
 
 # --- beside others --------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def on_draw(draw: Draw) -> Any:
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs in the context of now, whenever it is called, on the same keys."""
+    """Return a function that runs, each time, in the context of now and on the same keys."""
     context, keys = contextvars.copy_context(), []
 
     def run(args: Any, kwargs: Any) -> Any:
