@@ -16,14 +16,12 @@ from typing import Any
 import paddle
 from paddle.framework import core
 
-import multigrad
-from multigrad.backend import Reader, StaleTraceError
-from multigrad.functions.function import Function
-from multigrad.in_force.activation import Activation
+from multigrad.backend import Reader, StaleTraceError, compilers
 
 from .widening import Tensor
 
-OWN = (os.path.dirname(multigrad.__file__), os.path.dirname(__file__))
+Activation, Function = compilers.Activation, compilers.Function
+OWN = (compilers.FOLDER, os.path.dirname(__file__))
 
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
