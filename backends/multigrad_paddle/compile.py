@@ -73,14 +73,14 @@ def unread(called: MethodType, *args: Any) -> Any:
         core.set_eval_frame(reader)
 
 
-def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+def call_activation(activation: Any, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation outside of any graph."""
     if values:
         return unread(activation.call_with, x, values)
     return unread(activation.apply, x)
 
 
-def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply a Function outside of any graph."""
     return unread(function.apply, args, kwargs)
 
