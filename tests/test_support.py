@@ -11,6 +11,7 @@ from .support import matrix
 from .support.declared import Note, Refused
 from .support.kinds import KINDS, NotApplicable
 
+# Of the backends, keras needs one of the frameworks too: the environment says which.
 NEEDS = {"numpy": ()}
 
 
