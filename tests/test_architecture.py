@@ -5,6 +5,7 @@ docs/architecture.md draws them.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +33,12 @@ LATE = {
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",
 }
-BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "multigrad_mlx")
+# They were added by the door alone, as a stranger's is.
+ADDED = ("multigrad_mlx", "multigrad_paddle")
+BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
+DOOR = {"multigrad.backend"}
+# A column of the demo is a user's program.
+DOORS_OF = {"train.py": {"multigrad", "multigrad.demo.task"}}
 
 
 class Import(NamedTuple):
@@ -146,3 +152,25 @@ def test_a_backend_imports_no_other(folder: str) -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             for imported in named_by(node, folder):
                 assert imported.partition(".")[0] not in others, f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("folder", ADDED)
+def test_an_added_backend_imports_the_door_and_nothing_else_of_the_project(folder: str) -> None:
+    beside = []
+    for path in sorted((ROOT / "backends" / folder).rglob("*.py")):
+        doors = DOORS_OF.get(path.name, DOOR)
+        for node in ast.walk(ast.parse(path.read_text())):
+            for imported in named_by(node, folder):
+                door = imported if imported in doors else imported.rpartition(".")[0]
+                if imported.partition(".")[0] == "multigrad" and door not in doors:
+                    beside.append(f"{path.name}:{node.lineno} imports {imported}")
+    assert not beside
+
+
+@pytest.mark.parametrize("folder", ADDED)
+def test_the_project_knows_no_added_backend_by_name(folder: str) -> None:
+    name = folder.removeprefix("multigrad_")
+    files = [*(ROOT / "multigrad").rglob("*.py"), *(ROOT / "multigrad").rglob("*.toml")]
+    assert not [
+        path.name for path in files if re.search(rf"\b{name}\b", path.read_text("utf-8").lower())
+    ]

@@ -11,19 +11,18 @@ import inspect
 import os
 import re
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import paddle
 from paddle.framework import core
 
-import multigrad
-from multigrad.backend import Reader, StaleTraceError
-from multigrad.functions.function import Function
-from multigrad.in_force.activation import Activation
+from multigrad.backend import Reader, StaleTraceError, compilers
 
 from .widening import Tensor
 
-OWN = (os.path.dirname(multigrad.__file__), os.path.dirname(__file__))
+Activation, Function = compilers.Activation, compilers.Function
+OWN = (compilers.FOLDER, os.path.dirname(__file__))
 
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -54,20 +53,22 @@ def is_reading() -> bool:
     return reader is not None
 
 
-def unread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function whose code Paddle does not read.
+def unread(called: MethodType, *args: Any) -> Any:
+    """Call a method of what holds a rule, whose code Paddle does not read.
 
     Raises:
         StaleTraceError: it would be a part of a graph.
     """
     if not paddle.in_dynamic_mode():
         raise StaleTraceError(
-            "paddle.jit.to_static(full_graph=True) keeps the rule that is in force where it "
-            "traces, whatever is in force later. Leave full_graph away, or use xg.jit(function)"
+            f"{called.__self__!r} in one whole graph of Paddle, which would keep the rule that is "
+            "in force where it is traced, whatever is in force later. Leave full_graph=True away, "
+            "or use xg.jit(function); for paddle.jit.save and paddle.static call Paddle's own "
+            "function in its place, which computes the same"
         )
     reader = core.set_eval_frame(None)
     try:
-        return function(*args)
+        return called(*args)
     finally:
         core.set_eval_frame(reader)
 

@@ -1,7 +1,9 @@
 """What `xg.jit` is made of, for authors of backends: `from multigrad.backend import compilers`.
 
 `key_by_rules` is all of it for a framework whose compiler takes a function of trees of arrays and
-gives one: code is kept by the rules in force, and their numbers are arguments.
+gives one: code is kept by the rules in force, and their numbers are arguments. Where a compiler
+reads Python code, the classes are those whose calls it is to leave alone, and `FOLDER` has the code
+that is none of a user's.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from .. import registry
@@ -16,9 +19,13 @@ from ..active.present import MOST_HELD, Met, all_at_present, read, revealing
 from ..backend.discovery import load_backend
 from ..backend.events import enter_rules, leave_rules
 from ..context import CURRENT, ActiveRules
+from ..functions.function import Function
+from .activation import Activation
 from .jit import Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
-__all__ = ["CURRENT", "ActiveRules", "key_by_rules"]
+__all__ = ["CURRENT", "FOLDER", "Activation", "ActiveRules", "Function", "key_by_rules"]
+
+FOLDER = Path(__file__).parents[1]
 
 
 def key_by_rules(
