@@ -278,6 +278,15 @@ def test_what_a_call_may_leave_out_and_the_key_are_saved(backend: Any, function:
     assert list(other.parameters.parameters.values())[1].default == 0.25
 
 
+def test_what_was_called_within_another_function_with_a_constant_is_saved() -> None:
+    product = xg.function(lambda x, w: x * w, lambda grad_out, x, w: (grad_out * w, grad_out * x))
+    xg.function(lambda x: product(x, W))(X)  # W is a constant there
+    loaded = xg.from_dict(product.to_dict())
+    np.testing.assert_array_equal(loaded(X, W), X * W)
+    with pytest.raises(xg.TraceError, match="but for .* dtype float32"):
+        loaded(X.astype(np.float64), W.astype(np.float64))
+
+
 def test_a_value_that_no_document_holds_is_named() -> None:
     moving = xg.get("triangular").with_params(width=xg.schedule.linear(3.0, 1.0, steps=2))
     with pytest.raises(xg.FormatError, match=r"number that moves for argument 'width'.*\.value"):
