@@ -77,6 +77,7 @@ backend = Backend(
         around_bare=attach.around_bare,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
+        refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
         isolate=isolate.isolate,
@@ -89,7 +90,7 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=jit.jit,
-        is_exporting=compile.is_exporting,
+        is_exporting=compile.exports,
         opaque=torch.compiler.disable,
         read_activation=(compile.ACTIVATIONS, hooks.READER),
         read_function=(compile.FUNCTIONS,),

@@ -274,7 +274,7 @@ def _function_of(forward: Any, name: str) -> Function:
     if isinstance(forward, Function):
         if not (forward.completes or has_defaults(forward)):
             return forward
-        # With its defaults, which a document does not hold.
+        # With its defaults: a forward is called with one tensor.
         return make_function(_calling(forward, forward.name))
     if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
         name = getattr(getattr(forward, "forward", forward), "name", name)
