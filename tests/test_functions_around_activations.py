@@ -173,6 +173,10 @@ def compiled_gradient(
         import jax
 
         call = xg.jit(f, framework="jax") if jit else jax.jit(f)
+    elif backend.name == "mlx":
+        import mlx.core as mx
+
+        call = xg.jit(f, framework="mlx") if jit else mx.compile(f)
     else:
         import tensorflow as tf
 
