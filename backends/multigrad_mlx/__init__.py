@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
 
-from . import attach, bridge, capture, compile, differences, frames, ops, random, recompute, vjp
+from . import attach, bridge, capture, compile, differences, frames, host, ops, random, recompute, vjp
 
 __all__ = ["backend"]
 
@@ -47,7 +47,7 @@ backend = Backend(
         is_tracing=frames.is_tracing,
         on_draw=recompute.on_draw,
     ),
-    interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
+    interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend
