@@ -6,7 +6,20 @@ import mlx.core as mx
 
 from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
 
-from . import attach, bridge, capture, compile, differences, frames, host, ops, random, recompute, vjp
+from . import (
+    attach,
+    bridge,
+    capture,
+    compile,
+    differences,
+    frames,
+    host,
+    isolate,
+    ops,
+    random,
+    recompute,
+    vjp,
+)
 
 __all__ = ["backend"]
 
@@ -33,6 +46,7 @@ backend = Backend(
         namespace=attach.NAMESPACE,
         forward_mode=True,
         keeps_float_derivatives=True,
+        isolate=isolate.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
