@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
 from . import (
     attach,
@@ -14,6 +14,7 @@ from . import (
     differences,
     frames,
     host,
+    importer,
     isolate,
     ops,
     random,
@@ -62,6 +63,7 @@ backend = Backend(
         on_draw=recompute.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
+    imports=Imports(import_function=importer.import_function),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

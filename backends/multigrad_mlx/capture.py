@@ -13,7 +13,7 @@ from mlx import nn
 
 from multigrad.backend import dialects
 
-from . import bridge
+from . import bridge, importer
 
 Tensor = Any
 xp = dialects.xp
@@ -112,5 +112,7 @@ dialects.register_dialect(
         one_class=True,
         refused=dict.fromkeys(DERIVATIVES, DERIVES),
         shown="mlx.core",
+        keeps=importer.is_custom_gradient,
+        interceptions=importer.INTERCEPTIONS,
     ),
 )
