@@ -13,7 +13,7 @@ from mlx import nn
 
 from multigrad.backend import dialects
 
-from . import bridge, importer
+from . import bridge, importer, random
 
 Tensor = Any
 xp = dialects.xp
@@ -99,6 +99,11 @@ METHODS = {"std": std, "var": var, "logsumexp": logsumexp}
 DERIVATIVES = (mx.grad, mx.value_and_grad, mx.vjp, mx.jvp)
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 
+
+def generators() -> tuple[random.Generator]:
+    return (random.GENERATOR,)
+
+
 dialects.register_dialect(
     "mlx",
     dialects.Dialect(
@@ -114,5 +119,6 @@ dialects.register_dialect(
         shown="mlx.core",
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,
+        generators=generators,
     ),
 )

@@ -25,7 +25,9 @@ Function = Callable[..., Any]
 
 
 def is_tensor(value: Any) -> bool:
-    return isinstance(value, importers.Value | mx.array) or importers.owner_of(value) is not None
+    if isinstance(value, importers.Value):
+        return value.node.type.kind == "tensor"
+    return importers.owner_of(value) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

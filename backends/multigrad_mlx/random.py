@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -116,3 +117,32 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
     return ((x << bits) | (x >> (32 - bits))) ^ y
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """The key from which the next draw is made; each draw puts another array in its place."""
+
+    key: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and other.key is self.key
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Generator:
+    """The global generator of mlx.core.random, whose state may be an array of a trace."""
+
+    def get_state(self) -> State:
+        """Return its state."""
+        return State(mx.random.state[0])
+
+    def set_state(self, state: State) -> None:
+        """Put a state back where it is known; one of a trace goes on."""
+        if mx.random.state[0] is not state.key and not frames.is_traced(state.key):
+            high, low = state.key.tolist()
+            mx.random.seed(high << 32 | low)
+
+
+GENERATOR = Generator()
