@@ -32,7 +32,7 @@ import multigrad as xg
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
 
-__all__ = ["BACKENDS", "NumpyBackend", "is_installed", "split_names"]
+__all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
 FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
 
@@ -243,10 +243,15 @@ BACKENDS: dict[str, NumpyBackend] = {
 }
 
 
+def find_backend(name: str) -> Any:
+    """Return a backend as tests use it: as its users do, or by its row where no class is above."""
+    return BACKENDS.get(name) or BackendUnderTest(name)
+
+
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
-    return BACKENDS.get(request.param) or BackendUnderTest(request.param)
+    return find_backend(request.param)
 
 
 @pytest.fixture
