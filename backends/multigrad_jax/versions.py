@@ -21,6 +21,11 @@ take_current_trace: Any = (
 )
 
 
+def set_everywhere(context: Any, value: str) -> None:
+    """Set a user context on all threads; before jax 0.10.2 the object within does that."""
+    (context if hasattr(context, "set_global") else context._obj).set_global(value)
+
+
 def floor_divide_by_zero(a: Any, b: Any) -> Any:
     """Floats are not NaN, but infinite, where they are divided by zero."""
     result = jnp.floor_divide(a, b)
@@ -38,4 +43,4 @@ MENDED = jax.__version_info__ >= (0, 10, 2)
 floor_divide: Any = jnp.floor_divide if MENDED else floor_divide_by_zero
 xlogy: Any = special.xlogy if MENDED else xlogy_of_nan
 
-__all__ = ["distributed", "floor_divide", "take_current_trace", "xlogy"]
+__all__ = ["distributed", "floor_divide", "set_everywhere", "take_current_trace", "xlogy"]
