@@ -4,7 +4,6 @@ the rank.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,18 @@ import pytest
 import multigrad as xg
 from multigrad.active.ranks import read_setting
 
+from .harness.disagreement import (
+    BY_RANK,
+    DIFFERENT,
+    KILLED,
+    assert_names_the_killed,
+    assert_said,
+    seconds,
+)
 from .harness.ranks import Ranks, names_in, ranks_of, run_ranks
 
 pytestmark = pytest.mark.needs("torch")
 CHECKS = Path(__file__).parent / "ranks" / "agreement_torch.py"
-DIFFERENT = r"GradientError: the ranks apply different rules .*"
 # What all ranks raise.
 EXPECTED = {
     "ranks_that_agree": r"$",
@@ -47,20 +53,6 @@ EXPECTED = {
     "a_rank_that_comes_too_late": r"GradientError: rank 1 did not come to comparison \d+ .* within "
     r"2 s.*applies no rule",
 }
-# What rank 0 raises, and rank 1.
-BY_RANK = {
-    "a_rule_that_raises_on_one_rank": (
-        r"GradientError: rank 1 failed: ValueError: no gradient on this rank, before comparison",
-        r"ValueError: no gradient on this rank\n\[rank 1\] of 2: rule 'failing' failed",
-    ),
-}
-KILLED = "a_rank_that_is_killed"
-
-
-def seconds(rank: int) -> dict[str, str]:
-    return {"MULTIGRAD_CHECK_RANKS": "1", "MULTIGRAD_CHECK_RANKS_TIMEOUT": "2"}
-
-
 ranks = ranks_of(CHECKS, world=2, timeout=60, env=seconds, grace=None)
 
 
@@ -70,24 +62,19 @@ def test_every_check_is_expected() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_ranks_that_do_not_do_the_same_all_raise_what_each_does(ranks: Ranks, name: str) -> None:
-    for text in ranks.values(name):
-        assert re.match(EXPECTED[name], text, re.DOTALL), text
+    assert_said(ranks, name, [EXPECTED[name]] * 2)
 
 
 @pytest.mark.parametrize("name", BY_RANK)
 def test_a_rank_that_fails_or_does_not_come_is_named(ranks: Ranks, name: str) -> None:
-    for text, expected in zip(ranks.values(name), BY_RANK[name], strict=True):
-        assert re.match(expected, text, re.DOTALL), text
+    assert_said(ranks, name, BY_RANK[name])
 
 
 @pytest.mark.parametrize("name", [KILLED])
 def test_a_killed_rank_is_an_error_that_names_it_within_the_time_out(
     ranks: Ranks, name: str
 ) -> None:
-    report = ranks.each[0].reports[name]
-    assert re.search(r"rank 1 did not come|no word yet of rank 1", report["value"]), report
-    assert report["seconds"] < 20
-    assert ranks.each[1].returncode == -9
+    assert_names_the_killed(ranks)
 
 
 def test_without_the_check_a_rank_that_fails_says_which_and_the_others_wait_for_the_time_out() -> (

@@ -11,10 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, rows_of
 
 from .elementwise import accumulated, is_floating
-from .ordering import lifted, order, positions, put
+from .ordering import order, positions, put
 
 Tensor = Any
 

@@ -11,19 +11,14 @@ import inspect
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self
 
-import numpy as np
-
-from .. import ops
 from ..active.draws import FREE, Counter, keyed
 from ..backend.discovery import FUNCTION_READERS, in_use
-from ..calls.arguments import PLAIN, Layout, Leaf, as_numbers, flatten
-from ..calls.binding import assemble
+from ..calls.arguments import PLAIN, as_numbers, flatten
 from ..calls.bound import BoundFunction
-from ..calls.notes import put_notes
 from ..calls.placeholders import find_call
 from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
@@ -31,20 +26,11 @@ from ..documents.format import unseal
 from ..ground.notebook import InNotebooks
 from ..ground.trees import optree
 from ..ground.typed import P, R
-from ..ir.array_values import freeze
-from ..ir.graph import Graph, Node
-from ..ir.questions import crossing, note
-from ..ir.types import BOOL, T
 from ..recipes.document import decode_function
 from ..recipes.functions_to_data import encode_function
-from ..recipes.record import AppliesItself, CodeRecipe, NotCaptured
 from ..recipes.saved import SavedRecipe
-from ..tracing.assertions import is_caught
-from ..tracing.calls import CustomCall, mark
-from ..tracing.constants import array_node
-from ..tracing.replay import replay
-from ..tracing.trace import NeedsConcrete, Trace, Value, lift
-from .entries import Entries
+from ..tracing.trace import Value
+from .inlined import Inlined
 
 Tensor = Any
 # For compilers whose traces hold nothing but constants.
@@ -59,7 +45,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Entries, InNotebooks, Generic[P, R]):
+class Function(Inlined, InNotebooks, Generic[P, R]):
     """A function with a gradient of its own, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.from_autograd_function` and their like. Called
@@ -113,7 +99,7 @@ class Function(Entries, InNotebooks, Generic[P, R]):
             found = getattr(found, part, None)
         if found is self:
             return name
-        return _rebuild, (self.to_dict(), self.draws.key, self._defaults)
+        return _rebuild, (encode_function(self, is_bare=True), self.draws.key, self._defaults)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as functions do: a method with a gradient of its own.
@@ -272,7 +258,7 @@ class Function(Entries, InNotebooks, Generic[P, R]):
         JSON.
 
         Saved are the forms in which it has been captured: for the kinds of arguments that it was
-        called with.
+        called with; the arguments that a call may leave out; and the key of its draws.
 
         Examples:
             >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
@@ -282,95 +268,15 @@ class Function(Entries, InNotebooks, Generic[P, R]):
 
         Raises:
             TraceError: it has not been captured.
-            FormatError: it has more than a document holds, or arguments that no document has.
+            FormatError: it has more than a document holds, or arguments or values for them that no
+                document has.
         """
         return encode_function(self)
-
-    # --- inside of another capture ----------------------------------------------------------------
-
-    def _record_again(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Any:
-        """Record what the backward applies of the function itself, without its derivative, which
-        would go on for ever.
-        """
-        trace.lost_gradient = self.name
-        trace.lacks = f"the derivatives of {self.name!r} of any order"
-        assert isinstance(self.recipe, CodeRecipe)
-        return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
-
-    def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
-        """Let the capture around it assume what this function asserts of its arguments."""
-        inputs = variant.graphs.forward.inputs
-        if variant.assumed and is_caught(sys._getframe(1)):
-            raise trace.error(f"catches what {self.name!r} raises, which depends on values")
-        for each in variant.assumed:
-            (value,) = replay(trace, Graph(self.name, inputs, (each.node,)), given)
-            if isinstance(value, Value) and not trace.in_backward:
-                trace.assumed.append(each._replace(node=value.node))
-
-    def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
-        """Record the function's ops in the capture that its arguments belong to."""
-        leaves, tree = self.complete(leaves, tree)
-        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
-        layout = self.recipe.lay_out(self.parameters, leaves, tree)
-        try:
-            with crossing(NeedsConcrete):
-                variant = self.variant_for_symbols(trace, layout, leaves)
-        except AppliesItself as error:
-            if not trace.in_backward:
-                raise note(error.error) from error.__cause__
-            return self._record_again(trace, layout, leaves)
-        except NotCaptured as error:
-            raise note(error.error) from error.__cause__
-        graphs = variant.graphs
-        trace.lacks = trace.lacks or variant.lacks
-        trace.is_once |= not graphs.second_order
-        given = {
-            leaf.name: trace.value(lift_leaf(trace, leaf, value))
-            for leaf, value in zip(layout.leaves, leaves, strict=True)
-            if leaf.kind != "static"
-        }
-        if graphs.is_random and self.is_keyed:
-            raise trace.error(
-                f"calls the random function {self.name!r} under a key, which counts calls one by "
-                "one. Take the vjp of that function itself, or give the key to the function "
-                "around it"
-            )
-        if graphs.is_random:
-            given["key"] = trace.next_key()
-        outputs = replay(trace, graphs.forward, given)
-        self._assume(trace, variant, given)
-        names = tuple(given)
-        called = CustomCall(
-            graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
-        )
-        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
-        if variant.notes:
-            holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
-            flat = optree.tree_leaves(result, none_is_leaf=True)
-            put_notes(
-                trace,
-                variant.notes,
-                graphs.forward,
-                given,
-                {**holders, **dict(enumerate(flat))},
-                is_class=hasattr(self.recipe, "apply"),
-            )
-        return result
 
 
 def _word_of(parameter: inspect.Parameter) -> str:
     """Return an argument without its type, as a call writes it."""
     return str(parameter.replace(annotation=inspect.Parameter.empty))
-
-
-def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
-    """Return the node of an argument; a tensor without axes is no number to the function."""
-    node = lift(trace, value)
-    if leaf.kind == "number" or node.op is not ops.CONST:
-        return node
-    number = node.attr("value")
-    dtype = BOOL if isinstance(number, bool) else T
-    return array_node(trace.like(), freeze(np.asarray(number)), dtype)
 
 
 def _rebuild(data: dict[str, Any], key: Any, defaults: tuple[Any, ...] = ()) -> Function:
@@ -383,6 +289,9 @@ def restore(recipe: SavedRecipe) -> Function:
     """Return the Function of a document, captured in all the forms that were saved."""
     function = Function(recipe)
     function.__doc__ = recipe.doc
+    function._defaults = tuple(recipe.defaults.values())
+    if recipe.key is not None:
+        function.draws = keyed(recipe.key)
     function.facts = frozenset(fact for form in recipe.forms for fact in form.facts)
     for form in recipe.forms:
         variant: Variant = form.layout

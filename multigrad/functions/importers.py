@@ -13,7 +13,7 @@ from .function import Function
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
     """Return a `torch.autograd.Function` class as a Function for every framework; also a class of
-    another framework that imports such (`paddle.autograd.PyLayer`).
+    another framework whose backend imports such.
 
     Called as `cls.apply` is: positionally, other values than tensors included. Both styles are
     taken: a forward that gets `ctx`, and one with `setup_context`. Where the class does more than a

@@ -58,10 +58,12 @@ CLASSES = {
     "multigrad.attribution.composites.Composite": "attribution.md",
     "multigrad.schedule.schedule.Schedule": "schedule.md",
 }
+# The bases whose public methods are those of a class.
+BASES = {"Rule": ("multigrad.rulebook.definition.RuleDefinition",)}
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
     "Rule": {"run", "words"},
-    "Function": {"apply", "counter", "inline"},
+    "Function": {"apply", "counter"},
     "CheckReport": {"shown"},
     "Overridden": {"captured_form"},
     "Relevance": {"key"},
@@ -141,11 +143,18 @@ def public_names() -> dict[str, str]:
         module, _, name = path.rpartition(".")
         kind = getattr(importlib.import_module(module), name)
         found[path] = page
-        for member, value in vars(kind).items():
+        own = [vars(each) for each in (kind, *map(find, BASES.get(name, ())))]
+        for member, value in (pair for each in own for pair in each.items()):
             is_public = not member.startswith("_") and member not in INNER.get(name, ())
             if is_public and (callable(value) or isinstance(value, property)):
                 found[f"{path}.{member}"] = page
     return found
+
+
+def places(name: str) -> set[str]:
+    """Return the dotted names under which the docstring of a public name may stand."""
+    owner, _, member = name.rpartition(".")
+    return {name, *(f"{base}.{member}" for base in BASES.get(owner.rpartition(".")[2], ()))}
 
 
 def find(name: str) -> Any:

@@ -26,8 +26,8 @@ from multigrad.tracing.derivatives import pullback
 
 from ..declared import case_of_any_shape, cases
 from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, slack, spread
+from ..slopes import BINARY, UNARY
 from ..strides import strided
-from .test_matrix_vjps import BINARY, UNARY
 from .test_vjps import FUNCTIONS as OF_OPS
 from .test_vjps import OTHER, SPECIAL, X, record_function, slopes
 

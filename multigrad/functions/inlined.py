@@ -1,0 +1,117 @@
+"""A Function inside of another capture: its ops are recorded there, with its own gradient."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..active.draws import Draws
+from ..calls.arguments import Layout, Leaf
+from ..calls.binding import assemble
+from ..calls.notes import put_notes
+from ..calls.recipe import Variant
+from ..ground.trees import optree
+from ..ir.array_values import freeze
+from ..ir.graph import Graph, Node
+from ..ir.questions import crossing, note
+from ..ir.types import BOOL, T
+from ..recipes.record import AppliesItself, CodeRecipe, NotCaptured
+from ..tracing.assertions import is_caught
+from ..tracing.calls import CustomCall, mark
+from ..tracing.constants import array_node
+from ..tracing.replay import replay
+from ..tracing.trace import NeedsConcrete, Trace, Value, lift
+from .entries import Entries
+
+
+class Inlined(Entries):
+    """A recipe with its entries, which other captures take up.
+
+    Attributes:
+        draws: where random numbers of its calls come from.
+    """
+
+    draws: Draws
+
+    def _record_again(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Any:
+        """Record what the backward applies of the function itself, without its derivative, which
+        would go on for ever.
+        """
+        trace.lost_gradient = self.name
+        trace.lacks = f"the derivatives of {self.name!r} of any order"
+        assert isinstance(self.recipe, CodeRecipe)
+        return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
+
+    def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
+        """Let the capture around it assume what this function asserts of its arguments."""
+        inputs = variant.graphs.forward.inputs
+        if variant.assumed and is_caught(sys._getframe(1)):
+            raise trace.error(f"catches what {self.name!r} raises, which depends on values")
+        for each in variant.assumed:
+            (value,) = replay(trace, Graph(self.name, inputs, (each.node,)), given)
+            if isinstance(value, Value) and not trace.in_backward:
+                trace.assumed.append(each._replace(node=value.node))
+
+    def inline(self, leaves: Sequence[Any], tree: Any) -> Any:
+        """Record the function's ops in the capture that its arguments belong to."""
+        leaves, tree = self.complete(leaves, tree)
+        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+        layout = self.recipe.lay_out(self.parameters, leaves, tree)
+        try:
+            with crossing(NeedsConcrete):
+                variant = self.variant_for_symbols(trace, layout, leaves)
+        except AppliesItself as error:
+            if not trace.in_backward:
+                raise note(error.error) from error.__cause__
+            return self._record_again(trace, layout, leaves)
+        except NotCaptured as error:
+            raise note(error.error) from error.__cause__
+        graphs = variant.graphs
+        trace.lacks = trace.lacks or variant.lacks
+        trace.is_once |= not graphs.second_order
+        given = {
+            leaf.name: trace.value(lift_leaf(trace, leaf, value))
+            for leaf, value in zip(layout.leaves, leaves, strict=True)
+            if leaf.kind != "static"
+        }
+        if graphs.is_random and self.draws.counter is not None:
+            raise trace.error(
+                f"calls the random function {self.name!r} under a key, which counts calls one by "
+                "one. Take the vjp of that function itself, or give the key to the function "
+                "around it"
+            )
+        if graphs.is_random:
+            given["key"] = trace.next_key()
+        outputs = replay(trace, graphs.forward, given)
+        self._assume(trace, variant, given)
+        names = tuple(given)
+        called = CustomCall(
+            graphs.backward, graphs.cotangents, names, graphs.wrt, tuple(o.node for o in outputs)
+        )
+        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        if variant.notes:
+            holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
+            flat = optree.tree_leaves(result, none_is_leaf=True)
+            put_notes(
+                trace,
+                variant.notes,
+                graphs.forward,
+                given,
+                {**holders, **dict(enumerate(flat))},
+                is_class=hasattr(self.recipe, "apply"),
+            )
+        return result
+
+
+def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
+    """Return the node of an argument; a tensor without axes is no number to the function."""
+    node = lift(trace, value)
+    if leaf.kind == "number" or node.op is not ops.CONST:
+        return node
+    number = node.attr("value")
+    dtype = BOOL if isinstance(number, bool) else T
+    return array_node(trace.like(), freeze(np.asarray(number)), dtype)
