@@ -221,7 +221,8 @@ def global_names(text: str) -> set[str]:
     while waiting:
         table = waiting.pop()
         waiting.extend(table.get_children())
-        found.update(s.get_name() for s in table.get_symbols() if s.is_global())
+        free = (s for s in table.get_symbols() if s.is_global() and not s.is_assigned())
+        found.update(s.get_name() for s in free)
     return found - {*dir(builtins)}
 
 
