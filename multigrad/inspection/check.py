@@ -266,7 +266,6 @@ def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> 
             slope, settled = differentiate(_along(weigh, arrays, n, index), float(array[index]))
             place = Place(path, index, float(array[index]), float(given[index]), float(slope))
             (places if settled else kinks).append(place)
-    largest, worst = _worst(places)
     size = sum(float(np.sum(np.abs(u * y))) for u, y in zip(cotangents, outputs, strict=True))
     ok = bool(places) and all(
         _agree([place for place in places if place.argument == path], size)
@@ -275,17 +274,7 @@ def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> 
     if subject.is_surrogate:
         ok = bool(places or kinks) and all(np.isfinite(p.given) for p in (*places, *kinks))
     rows = () if ok and not subject.is_surrogate else _sorted(places)
-    return CheckReport(
-        subject.name,
-        backend.name,
-        ok,
-        max_error=largest,
-        worst=worst,
-        kinks=tuple(kinks),
-        compared=len(places),
-        is_surrogate=subject.is_surrogate,
-        rows=rows,
-    )
+    return _report(subject, backend, places, kinks, ok=ok, rows=rows)
 
 
 def _agree(places: Sequence[Place], size: float) -> bool:
@@ -371,9 +360,22 @@ def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> Ch
         )
         place = Place("x", index, x, float(given[index]), float(expected[index]))
         (places if settled else kinks).append(place)
-    largest, worst = _worst(places)
     finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
     ok = bool(places) and all(finite)
+    return _report(subject, backend, places, kinks, ok=ok, rows=tuple(places))
+
+
+def _report(
+    subject: Subject,
+    backend: Backend,
+    places: Sequence[Place],
+    kinks: Sequence[Place],
+    *,
+    ok: bool,
+    rows: tuple[Place, ...],
+) -> CheckReport:
+    """Return what is said of the places that were compared."""
+    largest, worst = _worst(places)
     return CheckReport(
         subject.name,
         backend.name,
@@ -382,8 +384,8 @@ def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> Ch
         worst=worst,
         kinks=tuple(kinks),
         compared=len(places),
-        is_surrogate=True,
-        rows=tuple(places),
+        is_surrogate=subject.is_surrogate,
+        rows=rows,
     )
 
 
