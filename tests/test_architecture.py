@@ -32,7 +32,13 @@ LATE = {
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",
 }
-BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "multigrad_mlx")
+BACKENDS = (
+    "multigrad_torch",
+    "multigrad_jax",
+    "multigrad_tensorflow",
+    "multigrad_mlx",
+    "multigrad_paddle",
+)
 
 
 class Import(NamedTuple):

@@ -60,6 +60,9 @@ class Place:
         )
 
 
+Places = Sequence[Place]
+
+
 @dataclass(frozen=True, slots=True)
 class CheckReport(InNotebooks):
     """What `xg.check` found; prints as a table.
@@ -362,17 +365,11 @@ def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> Ch
         (places if settled else kinks).append(place)
     finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
     ok = bool(places) and all(finite)
-    return _report(subject, backend, places, kinks, ok=ok, rows=tuple(places))
+    return _report(subject, backend, places, kinks, ok=ok, rows=places)
 
 
 def _report(
-    subject: Subject,
-    backend: Backend,
-    places: Sequence[Place],
-    kinks: Sequence[Place],
-    *,
-    ok: bool,
-    rows: tuple[Place, ...],
+    subject: Subject, backend: Backend, places: Places, kinks: Places, *, ok: bool, rows: Places
 ) -> CheckReport:
     """Return what is said of the places that were compared."""
     largest, worst = _worst(places)
@@ -385,11 +382,11 @@ def _report(
         kinks=tuple(kinks),
         compared=len(places),
         is_surrogate=subject.is_surrogate,
-        rows=rows,
+        rows=tuple(rows),
     )
 
 
-def _worst(places: Sequence[Place]) -> tuple[float, Place | None]:
+def _worst(places: Places) -> tuple[float, Place | None]:
     """Return the largest error and where it is; NaN wins."""
     if not places:
         return 0.0, None
@@ -397,5 +394,5 @@ def _worst(places: Sequence[Place]) -> tuple[float, Place | None]:
     return worst.error, worst
 
 
-def _sorted(places: Sequence[Place]) -> tuple[Place, ...]:
+def _sorted(places: Places) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda p: (not np.isnan(p.error), -p.error)))
