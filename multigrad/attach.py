@@ -9,6 +9,7 @@ from typing import Any
 from .attribution.composites import Composite
 from .backend.discovery import in_use
 from .errors import RuleTypeError
+from .functions.importers import framework_of
 from .models.handle import Attachment
 from .rulebook.rule import Rule
 
@@ -63,6 +64,11 @@ def attach(
         models = backend.models
         if models.attach is not None and models.is_model is not None and models.is_model(model):
             return models.attach(model, rules)
+        if models.attach is models.override is None and backend.name == framework_of(type(model)):
+            raise RuleTypeError(
+                f"backend {backend.name!r} attaches no rules to models, as this "
+                f"{type(model).__qualname__}: call xg.activation(forward, rule) in the model's code"
+            )
     raise RuleTypeError(
         f"cannot attach rules to a {type(model).__module__}.{type(model).__qualname__}: expected a "
         "torch.nn.Module or a Keras model. For a function, and for models of jax, write "

@@ -122,7 +122,10 @@ class Overridden(Generic[P, R]):
             if backend.autodiff.vjp is None:  # of which no gradient is taken but by `xg.vjp`
                 return self.function
             if backend.models.override is None:
-                raise RuleTypeError(f"backend {backend.name!r} overrides no functions")
+                raise RuleTypeError(
+                    f"backend {backend.name!r} overrides no functions: call xg.activation(forward, "
+                    "rule) in the place of the operation"
+                )
             found = backend.models.override(self.function, self.rules)
             self._by_backend[backend.name] = found
         return found

@@ -5,6 +5,8 @@ docs/architecture.md draws them.
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -32,13 +34,12 @@ LATE = {
     "multigrad.hook": "torch's own names, loaded when first asked for",
     "multigrad.wrappers": "torch's own names, loaded when first asked for",
 }
-BACKENDS = (
-    "multigrad_torch",
-    "multigrad_jax",
-    "multigrad_tensorflow",
-    "multigrad_mlx",
-    "multigrad_paddle",
-)
+# They were added by the door alone, as a stranger's is.
+ADDED = ("multigrad_mlx", "multigrad_paddle")
+BACKENDS = ("multigrad_torch", "multigrad_jax", "multigrad_tensorflow", *ADDED)
+DOOR = {"multigrad.backend"}
+# A column of the demo is a user's program.
+DOORS_OF = {"train.py": {"multigrad", "multigrad.demo.task"}}
 
 
 class Import(NamedTuple):
@@ -64,7 +65,13 @@ MODULES = modules()
 pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
 
 
-def imports() -> Iterator[Import]:
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    """Return what is imported where, read once: by the worker that has the first of these tests."""
+    return tuple(read_imports())
+
+
+def read_imports() -> Iterator[Import]:
     """Yield every import of the project's own modules, those inside of functions and for types
     among them.
     """
@@ -101,9 +108,6 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-EVERY = tuple(imports())
-
-
 def test_every_module_is_in_a_room() -> None:
     assert {room(name) for name in MODULES} == set(ROOMS)
 
@@ -111,7 +115,7 @@ def test_every_module_is_in_a_room() -> None:
 def test_no_room_imports_one_above_it() -> None:
     upward = [
         each
-        for each in EVERY
+        for each in imports()
         if ROOMS.index(room(each.imported)) > ROOMS.index(room(each.importer))
     ]
     assert not upward
@@ -119,7 +123,7 @@ def test_no_room_imports_one_above_it() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     below: dict[str, set[str]] = {name: set() for name in MODULES}
-    for each in EVERY:
+    for each in imports():
         below[each.importer].add(each.imported)
     while below:
         ready = {name for name, needs in below.items() if not needs & below.keys()}
@@ -128,7 +132,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_imports_stand_at_the_top_of_their_files() -> None:
-    late = [each for each in EVERY if each.is_late and each.importer not in LATE]
+    late = [each for each in imports() if each.is_late and each.importer not in LATE]
     assert not late
 
 
@@ -152,3 +156,25 @@ def test_a_backend_imports_no_other(folder: str) -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             for imported in named_by(node, folder):
                 assert imported.partition(".")[0] not in others, f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("folder", ADDED)
+def test_an_added_backend_imports_the_door_and_nothing_else_of_the_project(folder: str) -> None:
+    beside = []
+    for path in sorted((ROOT / "backends" / folder).rglob("*.py")):
+        doors = DOORS_OF.get(path.name, DOOR)
+        for node in ast.walk(ast.parse(path.read_text())):
+            for imported in named_by(node, folder):
+                door = imported if imported in doors else imported.rpartition(".")[0]
+                if imported.partition(".")[0] == "multigrad" and door not in doors:
+                    beside.append(f"{path.name}:{node.lineno} imports {imported}")
+    assert not beside
+
+
+@pytest.mark.parametrize("folder", ADDED)
+def test_the_project_knows_no_added_backend_by_name(folder: str) -> None:
+    name = folder.removeprefix("multigrad_")
+    files = [*(ROOT / "multigrad").rglob("*.py"), *(ROOT / "multigrad").rglob("*.toml")]
+    assert not [
+        path.name for path in files if re.search(rf"\b{name}\b", path.read_text("utf-8").lower())
+    ]

@@ -18,7 +18,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import BACKENDS
+from .conftest import BACKENDS, find_backend
 
 xp = xg.xp
 Tensor = Any
@@ -126,7 +126,7 @@ def compute(backend: Any, function: Any, name: str) -> list[Any]:
 def compute_in_folder(folder: str, name: str) -> None:
     """Load every document of a folder and print what each gives; runs in a process of its own."""
     for file in sorted(Path(folder).glob("*.json")):
-        found = compute(BACKENDS[name], xg.load(file), file.stem)
+        found = compute(find_backend(name), xg.load(file), file.stem)
         print(file.stem, "/".join(array.tobytes().hex() for array in found))
     assert "functions_of_mine" not in sys.modules
 
@@ -252,6 +252,67 @@ def test_a_form_holds_for_what_was_known_of_its_arguments() -> None:
         xg.TraceError, match=r"not saved for.*ndim 1.*ndim 2|not saved for.*ndim 2.*ndim 1"
     ):
         loaded(X[None])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        xg.estimators.ste_sign,
+        xg.estimators.ste_sign.with_defaults((0.5,)),
+        xg.get("triangular").with_params(width=2.0).under("Heaviside"),
+        xg.get("noise").with_params(sigma=0.5).under("Linear").keyed(7),
+    ],
+    ids=["estimator", "estimator with another value", "rule under an activation", "keyed"],
+)
+def test_what_a_call_may_leave_out_and_the_key_are_saved(backend: Any, function: Any) -> None:
+    document = json.loads(json.dumps(function.to_dict(), allow_nan=False))
+    loaded = xg.from_dict(document)
+    assert loaded.to_dict() == document
+    for mine, other in zip(
+        compute_one(backend, function.keyed(7) if function.is_keyed else function, X),
+        compute_one(backend, loaded, X),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(mine, other)
+    other = xg.from_dict(loaded.with_defaults((0.25,)).to_dict())
+    assert list(other.parameters.parameters.values())[1].default == 0.25
+
+
+def test_what_was_called_within_another_function_with_a_constant_is_saved() -> None:
+    product = xg.function(lambda x, w: x * w, lambda grad_out, x, w: (grad_out * w, grad_out * x))
+    xg.function(lambda x: product(x, W))(X)  # W is a constant there
+    loaded = xg.from_dict(product.to_dict())
+    np.testing.assert_array_equal(loaded(X, W), X * W)
+    with pytest.raises(xg.TraceError, match=r"but for .* dtype float32"):
+        loaded(X.astype(np.float64), W.astype(np.float64))
+
+
+def test_a_value_that_no_document_holds_is_named() -> None:
+    moving = xg.get("triangular").with_params(width=xg.schedule.linear(3.0, 1.0, steps=2))
+    with pytest.raises(xg.FormatError, match=r"number that moves for argument 'width'.*\.value"):
+        moving.under("Heaviside").to_dict()
+    scaled = xg.function(lambda x, w: x * w, lambda grad_out, x, w: (grad_out * w, None))
+    scaled(X, 2.0)
+    with pytest.raises(xg.FormatError, match="a ndarray for argument 'w': expected a number"):
+        scaled.with_defaults((W,)).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"defaults": 1.0}, "defaults: expected a list"),
+        ({"defaults": [1.0, 2.0, 3.0]}, "defaults: there are 3 for 2 parameters"),
+        ({"defaults": [{"float": "big"}]}, r"defaults\[0\]: expected one of nan"),
+        ({"key": [1]}, "key: it is no pair of uint32"),
+        ({"key": [0, -1]}, "key: it is no pair of uint32"),
+        ({"key": "7"}, "key: expected a list"),
+        ({"default": [1.0]}, "no field 'default'; did you mean 'defaults'"),
+    ],
+)
+def test_malformed_values_and_keys_are_refused(fields: dict[str, Any], match: str) -> None:
+    document = xg.estimators.ste_sign.to_dict()
+    with pytest.raises(xg.FormatError, match=match):
+        xg.from_dict({**document, **fields})
 
 
 def test_a_loaded_function_can_be_used_in_a_rule_and_in_another_function(

@@ -62,6 +62,7 @@ backend = Backend(
         attach=attach_function.attach_function,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
+        refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
         keeps_float_derivatives=True,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +23,11 @@ Tensor = Any
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function and its two rules."""
+    """Return the source of the custom function and its two rules; where it refuses arrays in the
+    place of numbers, of a function around it, as `custom_vjp` hides what it is given.
+    """
+    if emitted.refusals:
+        return render_around(emitted, emitted.params)
     if emitted.tangent is not None:
         return _render_forward_mode(emitted, emitted.tangent)
     f, b, name = emitted.forward, emitted.backward, emitted.identifier
@@ -53,6 +58,21 @@ def backward(residuals, {_cotangents(emitted)}):
 
 
 {name}.defvjp(forward, backward)
+"""
+
+
+def render_around(emitted: Emitted, given: Sequence[str]) -> str:
+    """Return the source of the custom function, and of the one that people call, which hands on
+    what is `given` for the params.
+    """
+    name = f"{emitted.identifier}_custom"
+    own = replace(emitted, identifier=name, defaults={}, refusals={})
+    refuse = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    return f"""\
+{render(own)}
+
+def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
+{refuse}    return {name}({", ".join([*emitted.inputs, *given])})
 """
 
 

@@ -33,7 +33,7 @@ from multigrad.ground.threads import make_lock
 from multigrad.in_force.activation import Activation
 
 from . import random
-from .versions import take_current_trace
+from .versions import set_everywhere, take_current_trace
 
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
@@ -156,7 +156,7 @@ def on_register(epoch: int) -> None:
 
 def on_replace() -> None:
     """Invalidate compiled code on all threads: something that it holds as fixed was changed."""
-    EPOCH.set_global(str(next(_epochs)))
+    set_everywhere(EPOCH, str(next(_epochs)))
 
 
 def on_depend(holder: Any) -> None:
@@ -183,7 +183,8 @@ def on_move(moving: Moving) -> None:
     """Key jax's caches on all threads by a number that kept traces hold."""
     if moving in MOVING:
         with _moving:  # what is shown last must be what stands there last
-            MOVED.set_global(repr(sorted((each.serial, each.value) for each in tuple(MOVING))))
+            values = sorted((each.serial, each.value) for each in tuple(MOVING))
+            set_everywhere(MOVED, repr(values))
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:

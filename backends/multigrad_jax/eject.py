@@ -4,7 +4,6 @@ takes keys as people have them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,18 +21,10 @@ Tensor = Any
 
 def render(emitted: Emitted) -> str:
     """Return the source of the custom function; one that draws has a function around it."""
-    name, inputs = emitted.identifier, ", ".join(emitted.inputs)
     if "key" not in emitted.params:
         return attach.render(emitted)
-    own = replace(emitted, identifier=f"{name}_with_key", defaults={})
     params = [each for each in emitted.params if each != "key"]
-    given = ", ".join([*emitted.inputs, *params, "read_key(key)"])
-    return f"""\
-{attach.render(own)}
-
-def {name}({inputs}{emitted.signature}):
-    return {own.identifier}({given})
-"""
+    return attach.render_around(emitted, [*params, "read_key(key)"])
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:

@@ -59,6 +59,16 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
     return once
 
 
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on a number, which refuses an array whose derivative is taken."""
+    once = forbid_derivative(message)
+
+    def refuse(number: Any) -> Any:
+        return once(number) if isinstance(number, jax.Array) else number
+
+    return refuse
+
+
 def _cotangent(given: Any, output: Tensor) -> Any:
     """Return a cotangent as jax takes it: zeros of no bytes for integers."""
     if not jnp.issubdtype(output.dtype, jnp.inexact):

@@ -38,7 +38,8 @@ def render(emitted: Emitted) -> str:
     given_back += [f"nothing({name})" for name in emitted.params]
     cotangents = emitted.cotangents[0] if emitted.single else "cotangents"
     take = "" if emitted.single else f"    {tuple_of(emitted.cotangents)} = cotangents\n"
-    draw = "    key = draw_key() if key is None else key\n" if emitted.draws else ""
+    draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    draw += "    key = draw_key() if key is None else key\n" if emitted.draws else ""
     return f"""\
 def forward({given}):
 {f.indented(4)}    return {results}

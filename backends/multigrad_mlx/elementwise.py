@@ -15,6 +15,7 @@ Tensor = Any
 LOG_2 = math.log(2)
 # The first two have few bits, so that small multiples of them are exact (Cephes).
 PARTS_OF_PI = (3.14159265160560607910, 1.98418714791870343106e-9, 1.14423774522196636802e-17)
+LARGEST = 255 * 2.0**55  # the largest number below 2**63 in all float dtypes, as in NumPy's row
 INTEGERS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
 
 
@@ -65,7 +66,9 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 
 def to_integer(x: Tensor, dtype: Any) -> Tensor:
     """What is out of range is limited, and NaN is 0, which C++ leaves to the processor."""
-    info, wide = mx.iinfo(dtype), x.astype(mx.float64)
+    info, wide = mx.iinfo(dtype), accumulated(x)
+    if dtype == mx.int64:
+        wide = clip(wide, -LARGEST, LARGEST)
     low, high = float(info.min), float(info.max)
     above = wide >= high
     whole = mx.where(above | mx.isnan(wide), 0.0, mx.maximum(wide, low))
@@ -347,7 +350,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ASINH: mx.arcsinh,
     ops.ACOSH: mx.arccosh,
     ops.ATANH: mx.arctanh,
-    ops.BITWISE_AND: mx.bitwise_and,  # a number may stand first, for which MLX has no operator
+    # A number may stand first, for which MLX has no operator.
+    ops.AND: mx.bitwise_and,
+    ops.OR: mx.bitwise_or,
+    ops.XOR: mx.bitwise_xor,
+    ops.BITWISE_AND: mx.bitwise_and,
     ops.BITWISE_OR: mx.bitwise_or,
     ops.BITWISE_XOR: mx.bitwise_xor,
     ops.ISNAN: mx.isnan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,19 @@ def mT(x: Tensor) -> Tensor:
 
 @widened
 def cholesky(x: Tensor) -> Tensor:
-    return mx.linalg.cholesky(mx.tril(x) + mT(mx.tril(x, -1)), **CPU)
+    if not x.size:
+        return x
+    factor = mx.linalg.cholesky(mx.tril(x) + mT(mx.tril(x, -1)), **CPU)
+    # Where there is no factor, MLX returns what it has got to: a pivot that is not positive.
+    found = mx.all(mx.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
+    return mx.where(found[..., None, None], factor, math.nan)
+
+
+def is_of_nothing(x: Tensor) -> bool:
+    """Whether matrices have no rows or no columns: kernels divide by their number, which ends the
+    process.
+    """
+    return 0 in x.shape[-2:]
 
 
 def batched(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,19 +49,23 @@ def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, uni
         eye = mx.eye(a.shape[-1], dtype=a.dtype)
         a = a * (1 - eye) + eye
     a, b = batched(mT(a) if transposed else a, b)
-    return mx.linalg.solve_triangular(a, b, upper=lower == transposed, **CPU)
+    return (
+        b
+        if is_of_nothing(a)
+        else mx.linalg.solve_triangular(a, b, upper=lower == transposed, **CPU)
+    )
 
 
 @widened
 def solve(a: Tensor, b: Tensor) -> Tensor:
     # Right sides of one axis less count as vectors.
-    b = b.reshape((1,) * (a.ndim - b.ndim) + b.shape)
-    return mx.linalg.solve(*batched(a, b), **CPU)
+    a, b = batched(a, b.reshape((1,) * (a.ndim - b.ndim) + b.shape))
+    return b if is_of_nothing(a) else mx.linalg.solve(a, b, **CPU)
 
 
 @widened
 def inv(x: Tensor) -> Tensor:
-    return mx.linalg.inv(x, **CPU)
+    return x if is_of_nothing(x) else mx.linalg.inv(x, **CPU)
 
 
 @widened
@@ -77,21 +94,30 @@ def signdet(x: Tensor) -> Tensor:
 
 
 def diagonal(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The pivots' values, and the sign of the permutation."""
-    factors, pivots = mx.linalg.lu_factor(x, **CPU)
+    """The pivots' values, 1 of a matrix without rows, and the sign of the permutation."""
+    if is_of_nothing(x):
+        return mx.ones((*x.shape[:-2], 1), x.dtype), mx.ones(x.shape[:-2], x.dtype)
+    factors, pivots = lu_parts(x)
     swapped = pivots.astype(mx.int32) != mx.arange(pivots.shape[-1], dtype=mx.int32)
     odd = mx.sum(swapped.astype(mx.int32), axis=-1) % 2
     return mx.diagonal(factors, axis1=-2, axis2=-1), (1 - 2 * odd).astype(x.dtype)
 
 
 # --- factors --------------------------------------------------------------------------------------
+def lu_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors in one matrix, and the pivots."""
+    if is_of_nothing(x):
+        return x, mx.zeros((*x.shape[:-2], 0), mx.uint32)
+    return mx.linalg.lu_factor(x, **CPU)
+
+
 @widened
 def lu(x: Tensor) -> Tensor:
-    return mx.linalg.lu_factor(x, **CPU)[0]
+    return lu_parts(x)[0]
 
 
 def lu_pivots(x: Tensor) -> Tensor:
-    return mx.linalg.lu_factor(accumulated(x), **CPU)[1].astype(mx.int64)
+    return lu_parts(accumulated(x))[1].astype(mx.int64)
 
 
 def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
@@ -120,7 +146,12 @@ def svd(x: Tensor) -> Tensor:
 @widened
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
     w, v = mx.linalg.eigh(x, "L" if lower else "U", **CPU)
-    return mx.concatenate((w[..., None, :], v), -2)
+    both = mx.concatenate((w[..., None, :], v), -2)
+    if not x.size:
+        return both
+    read = mx.tril(x) if lower else mx.triu(x)  # of NaN the kernel makes other numbers
+    unknown = mx.any(mx.isnan(read), axis=(-2, -1), keepdims=True)
+    return mx.where(unknown, math.nan, both)
 
 
 @widened

@@ -20,12 +20,14 @@ Axis = int | tuple[int, ...] | None
 # --- scans -------------------------------------------------------------------------------------
 @lifted
 def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    if not x.size:  # of no elements, MLX before 0.32.4 ends the process
+        return x
     return mx.cumsum(accumulated(x), axis=axis, reverse=reverse).astype(x.dtype)
 
 
 @lifted
 def cumprod(x: Tensor, *, axis: int) -> Tensor:
-    return mx.cumprod(accumulated(x), axis=axis).astype(x.dtype)
+    return mx.cumprod(accumulated(x), axis=axis).astype(x.dtype) if x.size else x
 
 
 @lifted
@@ -97,14 +99,16 @@ def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
 
 
 def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
-    """Sums of the values at places; MLX refuses to add nothing."""
+    """Sums of the values at places; MLX refuses to add nothing, or to nothing."""
     sums = mx.zeros(shape, values.dtype)
-    return sums.at[index].add(values) if values.size else sums
+    return sums.at[index].add(values) if values.size and sums.size else sums
 
 
 # --- sorting -----------------------------------------------------------------------------------
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
     """The stable permutation that sorts x; NaN is the largest."""
+    if not x.size:
+        return mx.zeros(x.shape, mx.uint32)
     if not descending:
         return mx.argsort(x, axis=axis)
     last = x.shape[axis] - 1
@@ -113,7 +117,7 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 def ranks(x: Tensor, axis: int) -> Tensor:
     """The place of each element in sorted x."""
-    return order(order(x, axis, False), axis, False)
+    return order(order(x, axis, False), axis, False).astype(mx.int32)
 
 
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:

@@ -72,3 +72,13 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
     once.vjp(refuse)
     once.jvp(refuse)
     return once
+
+
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on a number, which refuses an array whose derivative is taken."""
+    once = forbid_derivative(message)
+
+    def refuse(number: Any) -> Any:
+        return once(number) if isinstance(number, mx.array) else number
+
+    return refuse

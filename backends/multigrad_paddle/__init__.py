@@ -52,6 +52,7 @@ backend = Backend(
         attach=attach.attach,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
+        refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         isolate=isolate.isolate,
     ),
@@ -60,9 +61,10 @@ backend = Backend(
         jit=compile.jit,
         read_activation=(compile.ACTIVATIONS,),
         read_function=(compile.FUNCTIONS,),
+        on_draw=recompute.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, outside=paddle.no_grad()),
     imports=Imports(import_function=importer.import_function),
     differences=differences.DIFFERENCES,
 )
-_ = capture, recompute  # imported for their effect
+_ = capture  # imported for its effect

@@ -39,7 +39,18 @@ class {emitted.identifier}(PyLayer):
 
     @staticmethod
     def backward(ctx, {", ".join(emitted.cotangents)}):
-{indented([*load(emitted), *give(emitted)])}"""
+{indented([*load(emitted), *give(emitted)])}{refuse(emitted)}"""
+
+
+def refuse(emitted: Emitted) -> str:
+    """Return the method that looks at what people give for the numbers, where that is refused."""
+    if not emitted.refusals:
+        return ""
+    given = ", ".join([*emitted.inputs, *emitted.params])
+    return f"""
+    @classmethod
+    def apply(cls, {", ".join(emitted.inputs)}{emitted.signature}):
+{indented([*emitted.refuse_gradients, f"return super().apply({given})"])}"""
 
 
 def indented(lines: Iterable[str]) -> str:

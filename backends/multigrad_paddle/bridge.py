@@ -24,7 +24,7 @@ def dtype(name: str) -> Any:
 def to_numpy(x: Tensor) -> Array:
     """Return the values of a tensor; bfloat16 keeps its dtype (ml_dtypes)."""
     x = x.detach()
-    if x.dtype is paddle.bfloat16:
+    if x.dtype == paddle.bfloat16:
         return x.numpy().view(ml_dtypes.bfloat16)  # Paddle gives the bits as uint16
     name = str(x.dtype).rpartition(".")[2]
     if name in FLOAT8:

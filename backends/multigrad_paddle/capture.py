@@ -14,10 +14,7 @@ from typing import Any
 import paddle
 import paddle.nn.functional as F
 
-from multigrad.capture import creation, methods
-from multigrad.capture.dialect import Dialect, Habits, register_dialect
-from multigrad.capture.names import named
-from multigrad.tracing.trace import Value
+from multigrad.backend import dialects
 
 from . import importer
 from .capture_functions import HANDLERS, METHODS, identity
@@ -63,15 +60,15 @@ NAMES = """
 """
 ALIASES: dict[Any, Handler] = {
     function: accept(function, handler)
-    for function, handler in {**named(NAMES, paddle, F=F), **HANDLERS}.items()
+    for function, handler in {**dialects.named(NAMES, paddle, F=F), **HANDLERS}.items()
 }
-ALIASES |= creation.creators(("paddle",))
+ALIASES |= dialects.creation.creators(("paddle",))
 RECORDED = {
     name: handler
     for name in dir(paddle.Tensor)
     if not name.startswith("_")
     and (handler := ALIASES.get(getattr(paddle, name, None))) is not None
-    and name not in methods.METHODS
+    and name not in dialects.methods.METHODS
 }
 
 
@@ -81,7 +78,7 @@ def undecorated(function: Handler | None = None, *args: Any, **options: Any) -> 
 
 
 def is_tensor(x: Any) -> bool:
-    return isinstance(x, Value | paddle.Tensor)
+    return isinstance(x, dialects.Value | paddle.Tensor)
 
 
 class State:
@@ -121,9 +118,9 @@ def generators() -> list[Generator]:
 
 SEEDS = "but the draws of a rule follow the key of xg.use(..., key=...)"
 SWITCHES = "which sets Paddle itself, outside of a graph. Call it outside of the rule"
-register_dialect(
+dialects.register_dialect(
     "paddle",
-    Dialect(
+    dialects.Dialect(
         ALIASES,
         paddle.Tensor,
         functools.partial(getattr, paddle),
@@ -145,6 +142,6 @@ register_dialect(
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,
         generators=generators,
-        habits=Habits(plus_copies=False, small_integers_wrap=True, sorts_anew=True),
+        habits=dialects.Habits(plus_copies=False, small_integers_wrap=True, sorts_anew=True),
     ),
 )

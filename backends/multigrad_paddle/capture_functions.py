@@ -11,12 +11,10 @@ from typing import Any
 import paddle
 import paddle.nn.functional as F
 
-from multigrad.backend import SELU_ALPHA, SELU_SCALE
-from multigrad.capture import methods
-from multigrad.capture.casts import cast
-from multigrad.capture.symbols import SymbolicShape
-from multigrad.tracing import xp_all as xp
+from multigrad.backend import SELU_ALPHA, SELU_SCALE, dialects
 
+xp, methods, cast = dialects.xp, dialects.methods, dialects.cast
+SymbolicShape = dialects.SymbolicShape
 Tensor = Any
 Handler = Callable[..., Any]
 

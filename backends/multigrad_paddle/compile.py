@@ -11,24 +11,22 @@ import inspect
 import os
 import re
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import paddle
 from paddle.framework import core
 
-import multigrad
-from multigrad.backend import Reader, StaleTraceError
-from multigrad.functions.function import Function
-from multigrad.in_force.activation import Activation
+from multigrad.backend import Reader, StaleTraceError, compilers
 
 from .widening import Tensor
 
-OWN = (os.path.dirname(multigrad.__file__), os.path.dirname(__file__))
+OWN = (compilers.FOLDER, os.path.dirname(__file__))
 
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return the function compiled by parts."""
-    if isinstance(function, Activation | Function):
+    if isinstance(function, compilers.Activation | compilers.Function):
         return function  # all of it is outside of graphs
     if not hasattr(function, "__name__") and not isinstance(function, paddle.nn.Layer):
         function = named(function)
@@ -54,32 +52,38 @@ def is_reading() -> bool:
     return reader is not None
 
 
-def unread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function whose code Paddle does not read.
+def unread(called: MethodType, *args: Any) -> Any:
+    """Call a method of what holds a rule, whose code Paddle does not read.
 
     Raises:
         StaleTraceError: it would be a part of a graph.
     """
     if not paddle.in_dynamic_mode():
         raise StaleTraceError(
-            "paddle.jit.to_static(full_graph=True) keeps the rule that is in force where it "
-            "traces, whatever is in force later. Leave full_graph away, or use xg.jit(function)"
+            f"{called.__self__!r} in one whole graph of Paddle, which would keep the rule that is "
+            "in force where it is traced, whatever is in force later. Leave full_graph=True away, "
+            "or use xg.jit(function); for paddle.jit.save and paddle.static call Paddle's own "
+            "function in its place, which computes the same"
         )
     reader = core.set_eval_frame(None)
     try:
-        return function(*args)
+        return called(*args)
     finally:
         core.set_eval_frame(reader)
 
 
-def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+def call_activation(
+    activation: compilers.Activation, x: Tensor, values: tuple[Any, ...] = ()
+) -> Tensor:
     """Apply an activation outside of any graph."""
     if values:
         return unread(activation.call_with, x, values)
     return unread(activation.apply, x)
 
 
-def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_function(
+    function: compilers.Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Apply a Function outside of any graph."""
     return unread(function.apply, args, kwargs)
 
@@ -96,7 +100,7 @@ def keep_apart() -> None:
     skip_files.skip_file_name_re = re.compile(f"^({'|'.join(map(re.escape, names))})")
     skip_files.setup_skip_files()
     by_syntax = TransformOptions(TransformOptions.ToStaticMode.AST)
-    for kind in (Activation, Function):
+    for kind in (compilers.Activation, compilers.Function):
         add_break_graph_function(kind.__call__)
         setattr(kind, TransformOptions.TRANSFORM_OPTIONS_ATTR_NAME, by_syntax)
 

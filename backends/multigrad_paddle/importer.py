@@ -15,14 +15,7 @@ from typing import Any
 import paddle
 from paddle.autograd import PyLayer
 
-from multigrad.calls.arguments import owner_of, signature_of
-from multigrad.calls.recipe import Recorded
-from multigrad.capture.capture import run_written_in
-from multigrad.capture.interception import Interception, comes_to_us
-from multigrad.errors import GradientError
-from multigrad.functions.function import Function
-from multigrad.recipes.record import CodeRecipe
-from multigrad.tracing.trace import Trace, Value
+from multigrad.backend import GradientError, importers
 
 Tensor = Any
 
@@ -30,7 +23,7 @@ Tensor = Any
 class Context:
     """What a class's code knows as `ctx`: it keeps what it is given, symbolic values or tensors."""
 
-    def __init__(self, trace: Trace | None) -> None:
+    def __init__(self, trace: importers.Trace | None) -> None:
         self._trace = trace
         self._saved: tuple[Any, ...] = ()
         self._marked: tuple[Any, ...] = ()
@@ -65,13 +58,13 @@ class Context:
 
 
 def is_tensor(value: Any) -> bool:
-    if isinstance(value, Value):
+    if isinstance(value, importers.Value):
         return value.node.type.kind == "tensor"
-    return owner_of(value) is not None
+    return importers.owner_of(value) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassRecipe(CodeRecipe):
+class ClassRecipe(importers.CodeRecipe):
     """A `paddle.autograd.PyLayer` class."""
 
     function_class: Any
@@ -85,7 +78,7 @@ class ClassRecipe(CodeRecipe):
     @property
     def signature(self) -> inspect.Signature | None:
         """The signature of `apply`: forward's, without ctx."""
-        signature = signature_of(self.function_class.forward)
+        signature = importers.signature_of(self.function_class.forward)
         if signature is None:
             return None
         parameters = list(signature.parameters.values())
@@ -105,15 +98,17 @@ class ClassRecipe(CodeRecipe):
         """Return forward and backward."""
         return self.function_class.forward, self.function_class.backward
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(
+        self, trace: importers.Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> importers.Recorded:
         def run(function: Callable[..., Any], *given: Any, **more: Any) -> Any:
             with paddle.no_grad():  # as Paddle runs it
                 bound = functools.partial(function, **more) if more else function
-                return run_written_in("paddle", bound, trace, *given)
+                return importers.run_written_in("paddle", bound, trace, *given)
 
         return self._record(run, trace, args, kwargs)
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> importers.Recorded:
         def run(function: Callable[..., Any], *given: Any, **more: Any) -> Any:
             with paddle.no_grad():
                 return function(*given, **more)
@@ -123,10 +118,10 @@ class ClassRecipe(CodeRecipe):
     def _record(
         self,
         run: Callable[..., Any],
-        trace: Trace | None,
+        trace: importers.Trace | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Recorded:
+    ) -> importers.Recorded:
         own, ctx = self.function_class, Context(trace)
         outputs = run(own.forward, ctx, *args, **kwargs)
         several = isinstance(outputs, tuple | list)
@@ -137,11 +132,11 @@ class ClassRecipe(CodeRecipe):
             gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
             return self._spread(gradients, args, kwargs)
 
-        kept = {value.node for value in ctx.kept() if isinstance(value, Value)}
+        kept = {value.node for value in ctx.kept() if isinstance(value, importers.Value)}
         given = (*args, *kwargs.values())
-        inputs = {value.node for value in given if isinstance(value, Value)}
-        computed = {value.node for value in results if isinstance(value, Value)} - inputs
-        return Recorded(
+        inputs = {value.node for value in given if isinstance(value, importers.Value)}
+        computed = {value.node for value in results if isinstance(value, importers.Value)} - inputs
+        return importers.Recorded(
             results if several else outputs,
             pull,
             second_order=True,
@@ -193,14 +188,14 @@ def import_function(function_class: Any) -> ClassRecipe:
 
 
 @functools.lru_cache(maxsize=1024)
-def find_imported(function_class: Any) -> Function:
+def find_imported(function_class: Any) -> importers.Function:
     """Return the Function of a class, made once."""
-    return Function(import_function(function_class))
+    return importers.Function(import_function(function_class))
 
 
 def apply(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Apply a class; on symbolic values and other frameworks' tensors, with its own backward."""
-    if comes_to_us(args, kwargs, "paddle"):
+    if importers.comes_to_us(args, kwargs, "paddle"):
         return find_imported(cls)(*args, **kwargs)
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
@@ -211,7 +206,7 @@ def owner_of_apply() -> Any:
 
 
 APPLY: Any = vars(owner_of_apply())["apply"]
-INTERCEPTIONS = (Interception(PyLayer, "apply", classmethod(apply)),)
+INTERCEPTIONS = (importers.Interception(PyLayer, "apply", classmethod(apply)),)
 
 
 def is_custom_gradient(value: Any) -> bool:

@@ -92,3 +92,14 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
             raise GradientError(message)
 
     return Once.apply
+
+
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on a number, which refuses a tensor that asks for a gradient."""
+
+    def refuse(number: Any) -> Any:
+        if is_tensor(number) and not number.stop_gradient and paddle.is_grad_enabled():
+            raise GradientError(message)
+        return number
+
+    return refuse

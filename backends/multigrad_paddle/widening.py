@@ -25,8 +25,15 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_half(dtype: Any) -> bool:
-    # Paddle's dtypes compare in 0.8 us, and are the same object each time in eager code.
+    # Dtypes compare in 0.8 us. From 3.3 on each is one object; before, a new one each time.
+    if dtype is FLOAT32 or dtype is FLOAT64:
+        return False
     return dtype is FLOAT16 or dtype is BFLOAT16 or dtype in HALVES
+
+
+def are_same(a: Any, b: Any) -> bool:
+    """Return whether two dtypes are one."""
+    return a is b or a == b
 
 
 def is_float(x: Tensor) -> bool:
@@ -40,7 +47,7 @@ def wide(x: Tensor) -> Tensor:
 
 def rounded(x: Tensor, dtype: Any) -> Tensor:
     """x in a dtype; Paddle's float16 (3.3, CPU) of what is below half of its least is a number."""
-    if x.dtype is dtype:
+    if are_same(x.dtype, dtype):
         return x
     if dtype == FLOAT16 and (x.dtype == FLOAT32 or x.dtype == FLOAT64):
         x = paddle.where(paddle.abs(x) < 2.0**-25, paddle.multiply(x, paddle.zeros_like(x)), x)
@@ -104,9 +111,9 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         for value in values:
             if is_tensor(value):
                 dtype = value.dtype
-                if dtype is FLOAT16 or dtype is BFLOAT16:
+                if is_half(dtype):
                     result = function(*(wide(v) if is_tensor(v) else v for v in values), **attrs)
-                    return rounded(result, dtype) if result.dtype is FLOAT32 else result
+                    return rounded(result, dtype) if are_same(result.dtype, FLOAT32) else result
         return function(*values, **attrs)
 
     return call
@@ -120,6 +127,6 @@ def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dtype = dtype_of(values)
         operands = [wide(constant(value, dtype)) for value in values]
         result = function(*operands)
-        return rounded(result, dtype) if result.dtype is operands[0].dtype else result
+        return rounded(result, dtype) if are_same(result.dtype, operands[0].dtype) else result
 
     return call

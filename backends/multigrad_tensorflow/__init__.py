@@ -66,6 +66,7 @@ backend = Backend(
         attach=attach_function.attach_function,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
+        refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         keeps_float_derivatives=True,
         isolate=isolate.isolate,

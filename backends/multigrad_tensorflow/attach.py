@@ -37,7 +37,9 @@ def render(emitted: Emitted, read_key: str = "") -> str:
     """Return the source of a function of the tensors and the params."""
     f, b, name = emitted.forward, emitted.backward, emitted.identifier
     inputs, outputs = ", ".join(emitted.inputs), ", ".join(emitted.outputs)
-    draw = f"    if key is None:\n        key = draw_key()\n{read_key}" if emitted.draws else ""
+    draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    if emitted.draws:
+        draw += f"    if key is None:\n        key = draw_key()\n{read_key}"
     returned = outputs if emitted.single else f"({outputs})"
     backward = f"""\
         def backward({", ".join(emitted.cotangents)}):

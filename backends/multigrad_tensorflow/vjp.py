@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.eager.forwardprop_util import pack_tangents
 
 from multigrad.errors import GradientError
 
@@ -45,6 +47,29 @@ def vjp(
         return gradients
 
     return outputs, pullback
+
+
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on a number, which refuses a tensor that asks for a gradient; in a graph
+    each may.
+    """
+
+    def refuse(number: Any) -> Any:
+        if not isinstance(number, tf.Tensor | tf.Variable):
+            return number
+        if is_asked(number):
+            raise GradientError(message)
+        return tf.convert_to_tensor(number)
+
+    return refuse
+
+
+def is_asked(x: Any) -> bool:
+    """Return whether a tape or an accumulator follows a tensor, or may follow it later."""
+    if not tf.executing_eagerly():
+        return True
+    x = tf.convert_to_tensor(x)
+    return record.should_record_backprop([x]) or bool(pack_tangents([x]).tangents)
 
 
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:

@@ -77,6 +77,7 @@ backend = Backend(
         around_bare=attach.around_bare,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
+        refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
         forward_mode=True,
         isolate=isolate.isolate,

@@ -155,7 +155,7 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
         tensors.append(value)
         shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
         return ("tensor", value.dtype, shape, value.requires_grad, value.device.type)
-    if isinstance(value, (tuple, list)):  # torch 2.9 cannot read tuple | list
+    if isinstance(value, tuple | list):
         inner = [describe(each, tensors, has_lengths) for each in value]
         return (type(value).__name__, tuple(inner))
     if isinstance(value, dict):

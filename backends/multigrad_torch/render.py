@@ -42,6 +42,7 @@ def render(emitted: Emitted) -> str:
     if not emitted.single:
         unpack.append(f"{_names(emitted.outputs)} = output")
     apply = [
+        *emitted.refuse_gradients,
         *first,
         f"if transforms_active() or count_modes() or {other_kind}:",
         f"    return super().apply({given})",
@@ -82,7 +83,8 @@ def render_file(emitted: Emitted) -> str:
     if not emitted.single:
         unpack.append(f"{_names(emitted.outputs)} = output")
     notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
-    apply = [*draw, *read, f"return {cls}.apply({inputs}{emitted.arguments})"]
+    applied = f"return {cls}.apply({inputs}{emitted.arguments})"
+    apply = [*emitted.refuse_gradients, *draw, *read, applied]
     return f"""\
 class {cls}(Function):
     generate_vmap_rule = True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd.forward_ad import unpack_dual
 
 from multigrad.errors import GradientError
 
@@ -73,6 +74,19 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
     torch._dynamo.allow_in_graph(Once)
     return Once.apply
+
+
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on a number, which refuses a tensor that asks for a gradient."""
+
+    def refuse(number: Any) -> Any:
+        if isinstance(number, Tensor) and number.requires_grad and torch.is_grad_enabled():
+            raise GradientError(message)
+        if isinstance(number, Tensor) and unpack_dual(number).tangent is not None:
+            raise GradientError(message)
+        return number
+
+    return refuse
 
 
 def _track(x: Tensor, nested: bool) -> Tensor:

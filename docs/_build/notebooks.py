@@ -96,7 +96,9 @@ def run_notebook(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
     # On a busy machine a kernel starts slowly, and what it printed comes after the 4 seconds for
     # which nbclient waits by default, and is then lost.
     patience = {"timeout": 300, "startup_timeout": 300, "iopub_timeout": 300}
-    client = nbclient.NotebookClient(done, kernel_name="python3", **patience)
+    client = nbclient.NotebookClient(
+        done, kernel_name="python3", coalesce_streams=True, **patience
+    )
     client.execute(cwd=str(folder))
     for cell in done.cells:
         cell.metadata = {}  # times

@@ -128,6 +128,7 @@ __all__ = [
 ABOVE = {
     "compilers": "multigrad.in_force.for_authors",
     "dialects": "multigrad.capture.for_authors",
+    "importers": "multigrad.functions.for_authors",
 }
 
 

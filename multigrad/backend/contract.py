@@ -142,6 +142,10 @@ class Autodiff:
     """(message) -> the identity on tensors, which raises GradientError where a derivative of it is
     taken."""
 
+    refuse_gradient: Callable[[str], Callable[[Any], Any]] | None = None
+    """(message) -> the identity on a number, which raises GradientError where a tensor in its place
+    asks for a gradient; without it none is refused."""
+
     namespace: Mapping[str, Any] = field(default_factory=dict)
     """Names that `render` uses."""
 

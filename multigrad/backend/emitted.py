@@ -117,6 +117,8 @@ class Emitted:
         keeps_output: the author keeps outputs for backward, which differentiates them by this
             gradient again.
         is_rule: whether backward is a rule, which params reach and forward does not.
+        refusals: where people call the object, by param the name of what refuses a tensor there
+            that asks for a gradient, since it would get none.
         input_types: of the inputs; None for one that neither graph reads.
         output_types: of the outputs.
         gradient_types: of the gradients of `wrt`.
@@ -145,6 +147,7 @@ class Emitted:
     linear: bool = False
     keeps_output: bool = False
     is_rule: bool = False
+    refusals: Mapping[str, str] = field(default_factory=dict)
     input_types: tuple[Type | None, ...] = ()
     output_types: tuple[Type, ...] = ()
     gradient_types: tuple[Type, ...] = ()
@@ -202,6 +205,11 @@ class Emitted:
     def arguments(self) -> str:
         """The params as they follow the tensors in a call: ", width, key"."""
         return "".join([f", {name}" for name in self.params])
+
+    @property
+    def refuse_gradients(self) -> tuple[str, ...]:
+        """The lines by which what people call refuses tensors in the place of numbers."""
+        return tuple([f"{name} = {refuse}({name})" for name, refuse in self.refusals.items()])
 
     @property
     def draws(self) -> bool:

@@ -45,6 +45,17 @@ def read_key(backend: Backend, key: Any) -> Any:
     return random.key_pair(backend.tensors.to_numpy(key))
 
 
+def concrete_key(key: Any) -> tuple[int, int] | None:
+    """Return the two words of a key, or None where they are known at run time only."""
+    if isinstance(key, tuple):
+        return key
+    tensors = backend_of(key).tensors
+    if tensors.is_traced(key):
+        return None
+    first, second = tensors.to_numpy(key).tolist()
+    return first, second
+
+
 def key_for(backend: Backend, key: Any) -> Any:
     """Return a key such as a backend folds in: two ints of what is another framework's.
 
@@ -56,13 +67,13 @@ def key_for(backend: Backend, key: Any) -> Any:
     owner = backend_of(key)
     if owner is backend:
         return key
-    if owner.tensors.is_traced(key):
+    words = concrete_key(key)
+    if words is None:
         raise RuleError(
             f"the key belongs to a trace of {owner.name} and {backend.name} draws: give a key "
             f"that is known, an int or two uint32"
         )
-    first, second = owner.tensors.to_numpy(key).tolist()
-    return first, second
+    return words
 
 
 def lend(backend: Backend, x: Tensor) -> SharedBuffer:

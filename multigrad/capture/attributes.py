@@ -63,7 +63,7 @@ SHARED = {
         __delattr__ __dict__ __dir__ __getattribute__ __getstate__ __init_subclass__ __new__
         __reduce__ __setattr__ __setstate__ __sizeof__ __subclasshook__ __class_getitem__
         __weakref__ __annotations__ __abstractmethods__ __firstlineno__ __static_attributes__
-        __slots__ __orig_bases__
+        __slots__ __orig_bases__ __annotate_func__ __annotations_cache__
     """,
     BUFFER: """
         __array_interface__ __array_struct__ __array_finalize__ __array_wrap__ __buffer__ __dlpack*
@@ -85,6 +85,7 @@ NUMPY = {
         base
     """,
     NUMBERS: "dump dumps tobytes tofile",
+    PRIVATE: "_set_dtype _set_shape",  # NumPy 2.5
 }
 
 

@@ -15,22 +15,26 @@ import numpy as np
 
 from ..tracing import xp_all as xp
 from ..tracing.trace import NeedsConcrete, Value
-from . import creation, indexing
+from . import creation, indexing, methods
+from .casts import cast
 from .dialect import Dialect, Habits, find_dialect, register_dialect
 from .index_arrays import add_at
 from .names import named
-from .symbols import SymbolicDType
+from .symbols import SymbolicDType, SymbolicShape
 
 __all__ = [
     "Dialect",
     "Habits",
     "NeedsConcrete",
     "SymbolicDType",
+    "SymbolicShape",
     "Value",
     "add_at",
+    "cast",
     "creation",
     "indexing",
     "like_numpy",
+    "methods",
     "named",
     "register_dialect",
     "xp",

@@ -35,9 +35,10 @@ def parts(name: str) -> list[str]:
     mended = [(f"`{row.kernel}`", row.dtypes, row.figure) for row in rows.mended]
     measured = f"Measured with {rows.measured}; [differences](differences.md) has the kinds."
     errors = "Our rows replace these kernels. Errors are in eps where nothing else is said."
+    said = f"{len(lacking)} ops. A rule that uses one says so by name."
     return [
-        f"## What is unsupported\n\n{len(lacking)} ops. A rule that uses one says so by name.",
-        table(("op", "reason"), lacking),
+        f"## What is unsupported\n\n{said if lacking else 'No op is missing.'}",
+        *([table(("op", "reason"), lacking)] if lacking else []),
         f"## Differences\n\n{measured}",
         table(("what", "kind", "dtypes", "figure", "reason"), kept),
         f"## What is mended\n\n{errors}",

@@ -14,6 +14,8 @@ import numpy as np
 
 import multigrad as xg
 
+from ..lowering.names import ActivationName
+
 Tensor = Any
 
 Weights = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -22,7 +24,7 @@ Weights = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 EpochReport = Callable[[float, np.ndarray], None]
 """Called by a training loop after each epoch with the mean loss and the predicted test labels."""
 
-FORWARDS = ("Logistic", "Heaviside")
+FORWARDS: tuple[ActivationName, ...] = ("Logistic", "Heaviside")
 FEATURES, HIDDEN, CLASSES = 64, 64, 10
 BATCH = 64
 EPOCHS, QUICK_EPOCHS = 100, 10

@@ -97,10 +97,9 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
     def call(native: Any, emitted: Emitted) -> Any:
         return native
 
-    forbid: Any = backend.autodiff.forbid_derivative
-
-    def forbid_later(message: str) -> Any:
-        return Made(forbid, (message,))
+    def later(make: Any) -> Any:
+        """Return what is made in the file."""
+        return None if make is None else lambda message: Made(make, (message,))
 
     # A name of a module is no param's: those are renamed that are called like one.
     names = {**ejection.modules, **backend.autodiff.namespace, **ejection.namespace}
@@ -112,7 +111,8 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
         finish=finish,
         call=call,
         namespace={name: value for name, value in names.items() if "." not in name},
-        forbid_derivative=None if forbid is None else forbid_later,
+        forbid_derivative=later(backend.autodiff.forbid_derivative),
+        refuse_gradient=later(backend.autodiff.refuse_gradient),
     )
     kernels = replace(backend.kernels, fast=_rounding(backend.kernels.fast, graphs))
     return replace(backend, kernels=kernels, autodiff=autodiff)

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..backend.contract import Backend
 from ..calls.arguments import Layout, flatten
 from ..calls.recipe import Recorded
 from ..capture.dialect import XP, check_dialect
-from ..errors import GradientError, RuleTypeError, RuleValueError
+from ..errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import GradientRecipe
 from ..functions.function import Function
 from ..ground.ranges import Range, read_ranges
@@ -157,6 +157,29 @@ class Estimator(Function[P, R]):
         found = {each.name: each.range for each in self.arguments if each.range is not None}
         return MappingProxyType(found)
 
+    @property
+    def filled_in(self) -> Mapping[str, Any]:
+        """The values, by name, of the arguments that a call may leave out."""
+        empty = inspect.Parameter.empty
+        return {each.name: each.default for each in self.arguments if each.default is not empty}
+
+    def with_defaults(self, values: tuple[Any, ...]) -> Self:
+        """Return this Function with other values for all arguments but the first.
+
+        Examples:
+            >>> narrow = xg.estimators.ste_sign.with_defaults((0.5,))
+            >>> y, pull = xg.vjp(narrow, np.array([0.25, 0.75]))
+            >>> pull(np.ones(2))[0]
+            array([1., 0.])
+        """
+        other = super().with_defaults(values)
+        first, *rest = self.arguments
+        own = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
+        other.arguments = (first, *own)
+        other._values = (self._values[0], *values)
+        other._required = 1
+        return other
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward.
 
@@ -212,14 +235,18 @@ class Estimator(Function[P, R]):
             if value is inspect.Parameter.empty
         ]
         if len(args) > len(arguments) or rest or missing:
-            taken = ", ".join(each.name for each in arguments)
+            names = [each.name for each in arguments]
+            twice = [name for name in rest if name in names]
             if missing:
                 problem = f"lacks {', '.join(missing)}"
+            elif twice:
+                problem = f"got {', '.join(twice)} twice"
             elif rest:
-                problem = f"got {', '.join(rest)} that it does not take, or got it twice"
+                word = next(iter(rest))
+                problem = f"takes no {word!r}{suggest(word, names)}"
             else:
                 problem = f"got {len(args)} arguments for {len(arguments)}"
-            raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {taken})")
+            raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {', '.join(names)})")
         return tuple(given)
 
     def _check_shape(self, argument: Argument, own: Any, shape: Any) -> None:

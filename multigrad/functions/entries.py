@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,15 @@ from ..active.identity import value_key
 from ..active.present import now
 from ..active.reads import is_in_force
 from ..backend.contract import Backend
-from ..calls.arguments import PLAIN, Layout, flatten, one_backend, owner_of, unwrap
+from ..calls.arguments import (
+    PLAIN,
+    Layout,
+    flatten,
+    one_backend,
+    owner_of,
+    positional_names,
+    unwrap,
+)
 from ..calls.assumptions import check_assumptions
 from ..calls.binding import Entry, bind_leaves
 from ..calls.facts import watch
@@ -91,6 +99,12 @@ class Entries(Captured):
     def defaults(self) -> tuple[Any, ...]:
         """What a call may leave out, and numbers that move among it."""
         return self._defaults
+
+    @property
+    def filled_in(self) -> Mapping[str, Any]:
+        """The values, by name, of the arguments that a call may leave out and a capture has."""
+        names = positional_names(self.parameters)[1:]
+        return dict(zip(names, self._defaults, strict=False))
 
     @property
     def completes(self) -> bool:

@@ -99,7 +99,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
             found = getattr(found, part, None)
         if found is self:
             return name
-        return _rebuild, (self.to_dict(), self.draws.key, self._defaults)
+        return _rebuild, (encode_function(self, is_bare=True), self.draws.key, self._defaults)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as functions do: a method with a gradient of its own.
@@ -258,7 +258,7 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         JSON.
 
         Saved are the forms in which it has been captured: for the kinds of arguments that it was
-        called with.
+        called with; the arguments that a call may leave out; and the key of its draws.
 
         Examples:
             >>> f = xg.function(lambda x: xp.round(x), lambda grad_out, x: grad_out)
@@ -268,7 +268,8 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
 
         Raises:
             TraceError: it has not been captured.
-            FormatError: it has more than a document holds, or arguments that no document has.
+            FormatError: it has more than a document holds, or arguments or values for them that no
+                document has.
         """
         return encode_function(self)
 
@@ -288,6 +289,9 @@ def restore(recipe: SavedRecipe) -> Function:
     """Return the Function of a document, captured in all the forms that were saved."""
     function = Function(recipe)
     function.__doc__ = recipe.doc
+    function._defaults = tuple(recipe.defaults.values())
+    if recipe.key is not None:
+        function.draws = keyed(recipe.key)
     function.facts = frozenset(fact for form in recipe.forms for fact in form.facts)
     for form in recipe.forms:
         variant: Variant = form.layout

@@ -2,7 +2,9 @@
 
 `key_by_rules` is all of it for a framework whose compiler takes a function of trees of arrays and
 gives one: code is kept by the rules in force, and their numbers are arguments. `key_runs` keeps the
-code of a compiler that needs more, which a class of `Run` compiles.
+code of a compiler that needs more, which a class of `Run` compiles. Where a compiler reads Python
+code, the classes are those whose calls it is to leave alone, and `FOLDER` has the code that is none
+of a user's.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from .. import registry
@@ -19,10 +22,25 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..backend.events import enter_rules, leave_rules
 from ..context import CURRENT, ActiveRules
+from ..functions.function import Function
+from .activation import Activation
 from .jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
-__all__ = ["CURRENT", "ActiveRules", "Cut", "Hidden", "Run", "hide", "key_by_rules", "key_runs"]
-Function = Callable[..., Any]
+__all__ = [
+    "CURRENT",
+    "FOLDER",
+    "Activation",
+    "ActiveRules",
+    "Cut",
+    "Function",
+    "Hidden",
+    "Run",
+    "hide",
+    "key_by_rules",
+    "key_runs",
+]
+Call = Callable[..., Any]
+FOLDER = Path(__file__).parents[1]
 
 
 @contextmanager
@@ -52,7 +70,7 @@ class Run:
         """Put rules in force for a trace."""
         return in_force(active)
 
-    def __init__(self, fn: Function, rules: Cut, moving: tuple[Moving, ...], word: str) -> None:
+    def __init__(self, fn: Call, rules: Cut, moving: tuple[Moving, ...], word: str) -> None:
         self.fn = fn
         self.rules, self.moving, self.word = rules, moving, word
         self.met: list[Moving] = []
@@ -79,12 +97,12 @@ class Run:
 
 
 def key_runs(
-    fn: Function,
+    fn: Call,
     name: str,
     make: Callable[[Cut, tuple[Moving, ...], str], Run],
     epoch: Callable[[], int | str] = registry.epoch,
     on_hold: Callable[[], None] | None = None,
-) -> Function:
+) -> Call:
     """Return a function that is compiled once for each rule.
 
     Args:
@@ -126,12 +144,12 @@ def key_runs(
 
 
 def key_by_rules(
-    fn: Function,
+    fn: Call,
     name: str,
-    compile: Callable[[Function], Function],
+    compile: Callable[[Call], Call],
     as_number: Callable[[Any], Any],
     as_key: Callable[[Any], Any],
-) -> Function:
+) -> Call:
     """Return a function that is compiled once for each rule.
 
     Args:

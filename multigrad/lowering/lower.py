@@ -5,7 +5,7 @@ and `source`.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,7 @@ RESERVED = (
     "super",
     "map",
 )
+BESIDE = ("eager", "prepare", "custom")  # what a template defines besides, by the object's name
 
 
 def lower_graphs(
@@ -62,7 +63,8 @@ def lower_graphs(
     """Emit, compile and attach a pair of graphs on a backend.
 
     `fast=False` is for code that a compiler reads: it fuses by itself. `checks`: the code refuses
-    the dtypes for which the backend lacks an op; a layer's entry has looked already.
+    the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in the place
+    of a Function's number; an entry has looked already.
     """
     given = graphs.params
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
@@ -72,7 +74,7 @@ def lower_graphs(
     emission = Emission(backend, graphs.backward.name)
     # The template's own words must not be taken by a param or an op.
     own = _own_name(graphs, backend)
-    emission.taken.update(RESERVED, graphs.params, (own, f"{own}_eager", f"{own}_prepare"))
+    emission.taken.update(RESERVED, graphs.params, (own, *[f"{own}_{word}" for word in BESIDE]))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents)
     emission.namespace.update(backend.autodiff.namespace)
     cut = graphs.cut(backend.autodiff.keeps_float_derivatives, keep_input=forward_mode)
@@ -88,8 +90,9 @@ def lower_graphs(
         else {}
     )
     if lacking:
-        refusal = emission.bind("check_dtype", dtype_check(lacking))
-        code, fast_code = _checked(code, refusal, graphs), _checked(fast_code, refusal, graphs)
+        check_dtype = emission.bind("check_dtype", dtype_check(lacking))
+        code = _checked(code, check_dtype, graphs)
+        fast_code = _checked(fast_code, check_dtype, graphs)
     tangent = None
     if forward_mode:
         tangent = emit_body(tangent_map(graphs.backward), emission)
@@ -132,6 +135,7 @@ def lower_graphs(
         linear=is_linear(graphs.backward, graphs.cotangents),
         keeps_output=graphs.keeps_output,
         is_rule=graphs.is_rule,
+        refusals=_refusals(graphs, given, emission) if checks else {},
         input_types=tuple(graphs.type_of(name) for name in graphs.inputs),
         output_types=tuple(node.type for node in graphs.forward.outputs),
         gradient_types=tuple(node.type for node in graphs.backward.outputs),
@@ -204,6 +208,28 @@ def _defaults(params: tuple[str, ...], defaults: Mapping[str, Any] | None) -> Ma
     if defaults is None or not params:
         return {}
     return {**{name: None for name in params if name == "key"}, **defaults}
+
+
+def _refusals(graphs: FunctionGraph, given: Sequence[str], emission: Emission) -> dict[str, str]:
+    """Return by number of a Function the name of what refuses a tensor there that asks for a
+    gradient; a rule's params reach no output. `given` are the params as their author knows them.
+    """
+    refuse = emission.backend.autodiff.refuse_gradient
+    if graphs.is_rule or refuse is None:
+        return {}
+    return {
+        name: emission.bind(f"refuse_{name}", refuse(number_refusal(graphs.name, known)))
+        for name, known in zip(graphs.params, given, strict=True)
+    }
+
+
+def number_refusal(function: str, param: str) -> str:
+    """Return what to say where a tensor asks for a gradient that was a number when captured."""
+    return (
+        f"function {function!r} was lowered after a call with a number for {param!r}, so a tensor "
+        "there gets no gradient: give a number, or call the function with a tensor there and lower "
+        "it again"
+    )
 
 
 def second_refusal(name: str, is_promised: bool = False) -> str:

@@ -32,6 +32,7 @@ def without_autodiff(backend: Backend) -> Backend:
         keeps_float_derivatives=True,  # nobody differentiates straight code
         only_fast=True,
         forbid_derivative=None,
+        refuse_gradient=None,
     )
     # There is nowhere to prepare a number.
     fast = replace(backend.kernels.fast, constants={})

@@ -40,6 +40,7 @@ Data = Any
 Function = Any  # of function.py, which writes itself by what stands here
 MOST_FORMS = 256
 FIELDS = ("name", "doc", "parameters", "arrays", "forms")
+HELD_FIELDS = ("defaults", "key")  # of those that have some
 FORM_FIELDS = (
     "arguments", "nesting", "facts", "outputs", "fixed", "first_order", "keeps_output", "twice",
     "undifferentiable", "wrt", "forward", "backward",
@@ -59,7 +60,7 @@ def decode_function(data: Data) -> SavedRecipe:
     Raises:
         FormatError: they are damaged.
     """
-    read_fields(data, "", FIELDS)
+    read_fields(data, "", FIELDS, HELD_FIELDS)
     name = read_text(data["name"], "name")
     doc = read_text(data["doc"], "doc", MOST_DOC, "\n\t")
     items = read_list(data["parameters"], "parameters", MOST_INPUTS)
@@ -71,7 +72,31 @@ def decode_function(data: Data) -> SavedRecipe:
     if not items:
         fail("forms", "there is none")
     forms = tuple(_decode_form(item, f"forms[{i}]", name, arrays) for i, item in enumerate(items))
-    return SavedRecipe(name, parameters, forms, json.dumps(data), doc)
+    return SavedRecipe(
+        name,
+        parameters,
+        forms,
+        json.dumps({field: data[field] for field in FIELDS}),
+        doc,
+        defaults=_decode_defaults(data.get("defaults", []), parameters),
+        key=_decode_key(data["key"]) if "key" in data else None,
+    )
+
+
+def _decode_defaults(data: Data, parameters: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the last parameters."""
+    items = read_list(data, "defaults", MOST_INPUTS)
+    if len(items) > len(parameters):
+        fail("defaults", f"there are {len(items)} for {len(parameters)} parameters")
+    values = [decode_value(item, f"defaults[{i}]") for i, item in enumerate(items)]
+    return dict(zip(parameters[len(parameters) - len(items) :], values, strict=True))
+
+
+def _decode_key(data: Data) -> tuple[int, int]:
+    words = read_list(data, "key", 2)
+    if len(words) != 2 or any(type(word) is not int or not 0 <= word < 2**32 for word in words):
+        fail("key", "it is no pair of uint32")
+    return (words[0], words[1])
 
 
 def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Form:

@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from ..active.moving import Moving
 from ..active.reads import is_read
+from ..backend.values import concrete_key, concrete_number
 from ..calls.arguments import Forgotten, Layout, Leaf, positional_names
 from ..calls.recipe import Variant
 from ..documents.format import clean, seal
@@ -24,7 +26,7 @@ from ..passes.simplify import rename_inputs
 from ..tracing.trace import NeedsConcrete
 from .document import STATIC, decode_function
 from .examples import find_variant, renewed_variants
-from .record import NotCaptured
+from .record import NotCaptured, type_of
 from .saved import SavedRecipe
 
 GENERAL = ("gradient:", "strided:")
@@ -32,14 +34,50 @@ Data = Any
 Function = Any  # of function.py, which writes itself by what stands here
 
 
-def encode_function(function: Function) -> dict[str, Data]:
+def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data]:
     """Return a Function's document: the forms in which it has been captured until now.
+
+    Args:
+        is_bare: without the values and the key that it was given, which a pickle holds beside it.
 
     Raises:
         TraceError: it has not been captured.
         FormatError: an argument is neither a tensor nor a number, bool, str or None.
     """
-    return seal("function", _encode(function), decode_function)
+    fields = _encode(function)
+    if not (is_bare and function.defaults) and function.filled_in:
+        fields["defaults"] = [
+            _encode_default(function.name, *i) for i in function.filled_in.items()
+        ]
+    if not is_bare and function.is_keyed:
+        fields["key"] = _encode_key(function)
+    return seal("function", fields, decode_function)
+
+
+def _encode_default(function: str, name: str, value: Any) -> Data:
+    if isinstance(value, Moving):
+        raise FormatError(
+            f"function {function!r} has a number that moves for argument {name!r}, which no "
+            "document holds: save it with schedule.value, and the schedule by its to_dict()"
+        )
+    if getattr(value, "shape", None) == ():
+        value = concrete_number(value)
+    if isinstance(value, (*STATIC, tuple)):
+        return encode_value(value)
+    raise FormatError(
+        f"function {function!r} cannot be saved with a {type(value).__name__} for argument "
+        f"{name!r}: expected a number, bool, str or None"
+    )
+
+
+def _encode_key(function: Function) -> Data:
+    key = concrete_key(function.draws.key)
+    if key is None:
+        raise FormatError(
+            f"function {function.name!r} has a key that is not known yet, which no document holds: "
+            "give it an int, or save it without the key"
+        )
+    return list(key)
 
 
 def _encode(function: Function) -> dict[str, Data]:
@@ -57,7 +95,7 @@ def _encode(function: Function) -> dict[str, Data]:
     forms: dict[str, Data] = {}
     for variant in (_for_all(function, each) for each in renewed_variants(function)):
         if variant is not None:
-            form = _encode_form(variant, arrays)
+            form = _encode_form(_related(function, variant), arrays)
             forms.setdefault(_meaning(form), form)
     if not forms:
         raise TraceError(
@@ -92,6 +130,20 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
                 return None
             facts = {**facts, **missing}
     return variant
+
+
+def _related(function: Function, variant: Variant) -> Variant:
+    """Return the form whose tensors relate to the first: within another capture, a constant array
+    had a dtype of its own.
+    """
+    layout = variant.layout
+    types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
+    inputs = variant.graphs.forward.inputs
+    if variant.graphs.is_rule or all(
+        types.get(node.attr("name"), node.type) == node.type for node in inputs
+    ):
+        return variant
+    return function.recipe.capture(layout, variant.facts, ())
 
 
 def _general(fact: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import ops
@@ -26,7 +26,12 @@ from .record import CodeRecipe, NotCaptured
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedRecipe(CodeRecipe):
-    """What a Function was saved with; `text` is its document."""
+    """What a Function was saved with; `text` is its document.
+
+    Attributes:
+        defaults: what a call may leave out, the last of the parameters, by name.
+        key: of its draws.
+    """
 
     name: str
     parameters: tuple[str, ...]
@@ -34,12 +39,15 @@ class SavedRecipe(CodeRecipe):
     text: str
     doc: str = ""
     native: bool | None = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    key: tuple[int, int] | None = None
 
     @property
     def signature(self) -> inspect.Signature:
         """The names of the arguments; of those that are given by name alone, the saved ones."""
         kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        rows = [inspect.Parameter(name, kind) for name in self.parameters]
+        given, empty = self.defaults, inspect.Parameter.empty
+        rows = [inspect.Parameter(n, kind, default=given.get(n, empty)) for n in self.parameters]
         named = dict.fromkeys(name for form in self.forms for name in _named(form.layout))
         rest = [name for name in named if name not in self.parameters and name.isidentifier()]
         rows += [inspect.Parameter(name, by_name, default=None) for name in rest]

@@ -83,6 +83,51 @@ def test_a_keras_model_with_a_function_is_saved_and_loaded_with_its_gradient(
         assert np.allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        xg.estimators.ste_sign,
+        xg.get("triangular").under("Heaviside").with_defaults((2.0,)),
+        xg.get("noise").under("Linear").with_defaults((0.5,)).keyed(7),
+    ],
+    ids=["estimator", "rule under an activation", "keyed"],
+)
+@pytest.mark.parametrize("as_layer", [True, False], ids=["layer", "operation"])
+def test_a_function_with_values_of_its_own_is_the_same_in_a_loaded_model_and_a_clone(
+    xk: ModuleType, tmp_path: Path, function: Any, as_layer: bool
+) -> None:
+    import keras
+
+    model = build(xk.CustomGradient(function) if as_layer else function)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")  # safe_mode is on
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    steps = [first_step(each) for each in (model, loaded, clone)]
+    for other in steps[1:]:
+        for a, b in zip(other, steps[0], strict=True):
+            if function.is_keyed:  # models that are built count their calls too
+                assert np.isfinite(a).all()
+            else:
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    if function.is_keyed and as_layer:
+        assert all(each.layers[2].function.is_keyed for each in (loaded, clone))
+
+
+def test_a_rules_param_among_the_options_is_told_with_what_to_write(xk: ModuleType) -> None:
+    import keras
+
+    for make in (xk.Activation, xk.activation):
+        with pytest.raises(xg.RuleError, match=r'takes no .width.*write params={"width": 2.0}'):
+            make("Heaviside", "triangular", width=2.0)
+        with pytest.raises(xg.RuleError, match=r'did you mean params={"width": 2.0}'):
+            make("Heaviside", "triangular", widht=2.0)
+        with pytest.raises(ValueError, match="triangularity"):  # Keras's own word
+            make("Heaviside", "triangular", dtype="triangularity")
+    with pytest.raises(xg.RuleError, match=r'write params={"max_norm": 1.0}'):
+        xk.apply_to_gradients(keras.optimizers.SGD(), "clip_norm", max_norm=1.0)
+
+
 def test_a_function_that_is_not_captured_cannot_be_saved_in_a_keras_model(tmp_path: Path) -> None:
     @xg.custom_gradient(native=True)
     def as_it_is(x: Any) -> Any:

@@ -90,14 +90,7 @@ TRANSFORMS = {
     "`clone_model`": cloned,
     'another framework inside (`backend="numpy"`)': as_guest,
 }
-REFUSED = [
-    Refused(
-        ("saved and loaded", "`clone_model`"),
-        ("random, with a key", "own forward"),
-        "was not saved for",
-        "TraceError",
-    ),
-]
+REFUSED: list[Refused] = []
 NOTES = [
     Note((), ("rule of a layer",), "", absent=True),
     Note(

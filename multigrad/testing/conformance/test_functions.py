@@ -18,6 +18,7 @@ import multigrad as xg
 from multigrad.errors import GradientError, MultigradError
 
 from ..oracles import DTYPES, FLOAT32, finfo, spread
+from ..under_test import as_function
 
 xp = xg.xp
 Tensor = Any
@@ -300,3 +301,23 @@ def test_tensors_of_two_frameworks_in_one_call_are_refused(backend: Any) -> None
     function = xg.custom_gradient(weighted)
     with pytest.raises(MultigradError, match=rf"(numpy.*{backend.name}|{backend.name}.*numpy)"):
         function(backend.array(X), W, 2.0)
+
+
+def test_a_tensor_in_the_place_of_a_lowered_number_gets_no_gradient_in_silence(
+    backend: Any,
+) -> None:
+    def scaled(x: Tensor, beta: Any) -> Any:
+        return x * beta, lambda upstream: (upstream * beta, None)
+
+    function = xg.custom_gradient(scaled)
+    x = backend.array(X)
+    function(x, 2.0)
+    native = xg.lower(function, backend.name)
+    y, gradient = backend.vjp(native, X, G, 3.0)
+    np.testing.assert_array_equal(y, X * 3)
+    np.testing.assert_array_equal(gradient, G * 3)
+    if backend.row.autodiff.vjp is None:
+        return  # a pullback has no place for a number
+    call = as_function(native)
+    with pytest.raises(GradientError, match="lowered after a call with a number for 'beta'"):
+        backend.vjp(lambda beta: call(x, beta), np.float32(2.0), G)

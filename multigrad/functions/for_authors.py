@@ -1,0 +1,30 @@
+"""What imports a framework's own custom gradients, for authors of backends:
+`from multigrad.backend import importers`.
+
+A recipe (`CodeRecipe`) runs the user's code on symbolic values, in its own dialect, or on tensors,
+and gives what was `Recorded`; `Imports.import_function` returns one. An `Interception` has calls of
+the framework's own come to us while something is captured.
+"""
+
+from __future__ import annotations
+
+from ..calls.arguments import owner_of, signature_of
+from ..calls.recipe import Recorded
+from ..capture.capture import run_written_in
+from ..capture.interception import Interception, comes_to_us
+from ..recipes.record import CodeRecipe
+from ..tracing.trace import Trace, Value
+from .function import Function
+
+__all__ = [
+    "CodeRecipe",
+    "Function",
+    "Interception",
+    "Recorded",
+    "Trace",
+    "Value",
+    "comes_to_us",
+    "owner_of",
+    "run_written_in",
+    "signature_of",
+]
