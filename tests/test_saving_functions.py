@@ -283,7 +283,7 @@ def test_what_was_called_within_another_function_with_a_constant_is_saved() -> N
     xg.function(lambda x: product(x, W))(X)  # W is a constant there
     loaded = xg.from_dict(product.to_dict())
     np.testing.assert_array_equal(loaded(X, W), X * W)
-    with pytest.raises(xg.TraceError, match="but for .* dtype float32"):
+    with pytest.raises(xg.TraceError, match=r"but for .* dtype float32"):
         loaded(X.astype(np.float64), W.astype(np.float64))
 
 

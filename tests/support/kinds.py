@@ -147,7 +147,12 @@ def tensor_for(x: Tensor, array: Array) -> Tensor:
     if FRAMEWORK[0] == "torch":
         import torch
 
-        return torch.tensor(array)
+        made = torch.tensor(array)
+        if type(x).__name__ != "DTensor":
+            return made
+        from torch.distributed.tensor import Replicate, distribute_tensor
+
+        return distribute_tensor(made, x.device_mesh, [Replicate()])
     if FRAMEWORK[0] == "tensorflow":
         import tensorflow as tf
 
@@ -255,6 +260,19 @@ def bare(kind: Kind) -> Array:
     if kind.rule is None:  # the keyed one
         return np.asarray(xg.get("noise")(None, GRAD_OUT, None, sigma=0.5, key=7), np.float64)
     return np.asarray(kind.rule()(None, GRAD_OUT, None), np.float64)
+
+
+def whole_of(kind: Kind, count: int) -> Any:
+    """Return what must come out of `count` rows X, the rule's input being all of them."""
+    if kind.meaning is None:
+        return "drawn"
+
+    def meant(_: Kind) -> Array:
+        assert kind.meaning is not None
+        rows = np.tile(X, (count, 1)), np.tile(GRAD_OUT, (count, 1))
+        return np.asarray(kind.meaning(*rows), np.float64)
+
+    return meant
 
 
 def second_of(kind: Kind) -> Array:

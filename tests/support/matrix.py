@@ -68,7 +68,7 @@ def rows_of(backend: str) -> Rows:
             names = {"Refused": Refused, "Note": Note}
             found[name] = eval(compile(ast.Expression(node.value), name, "eval"), names)
     here = {name: found["NEEDS"].get(name, ()) for name in found["TRANSFORMS"]}
-    exceptions = [*found["REFUSED"], *found["NOTES"], *OF_ALL]
+    exceptions = [*OF_ALL, *found["REFUSED"], *found["NOTES"]]
     return Rows(here, found["ON_DEVICES"], exceptions)
 
 
@@ -121,7 +121,8 @@ def run(backend: str, transform: str, kind: Kind) -> str:
     if not np.isfinite(given).all():
         return f"{given} is not finite"
     if is_drawn(kind, expected):
-        return "nothing was drawn" if np.allclose(given, GRAD_OUT) else ""
+        whole = np.broadcast_to(GRAD_OUT, given.shape)
+        return "nothing was drawn" if np.allclose(given, whole) else ""
     tolerance = TOLERANCE.get(transform, 2e-3)
     wanted = np.zeros(4) if kind.meaning is None and expected is second_of else expected(kind)
     if np.allclose(given, wanted, rtol=tolerance, atol=tolerance):
