@@ -24,7 +24,7 @@ from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of,
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "support.md"
 # In the order of the page; a new backend's file comes last by itself.
-FIRST = ("torch", "jax", "tensorflow", "keras", "numpy")
+FIRST = ("torch", "jax", "tensorflow", "keras", "mlx", "paddle", "numpy")
 TOLERANCE = {"bfloat16": 2e-2, "autocast": 2e-2}
 
 
@@ -149,6 +149,8 @@ TITLES = {
     "jax": "JAX",
     "tensorflow": "TensorFlow",
     "keras": "Keras, on each of its backends",
+    "mlx": "MLX",
+    "paddle": "Paddle",
     "numpy": "NumPy",
 }
 INTRODUCTION = """\
@@ -164,6 +166,9 @@ that works gives the right numbers, not only no error.
 - **yes (1)**: works, with a note below the table.
 - **no (2)**: refused with an error, whose words stand below the table. Nothing is silently wrong.
 - **-**: has no meaning for that kind.
+
+Rows on several devices run on two processes of PyTorch, four devices of JAX and two of TensorFlow,
+all of them processors. MLX and Paddle run in environments of their own.
 
 The kinds of rules:
 """
