@@ -27,6 +27,7 @@ from .harness.node import TOLD, as_numbers, needs_node, run_node
 MOST_BYTES = 3_000_000
 # Their pictures stand still: they need more than one axis, or are not drawn over what they have a
 # gradient for.
+HAVE_CODE = {"torch", "jax", "tensorflow", "keras", "paddle"}
 WITHOUT_SCRIPT = {"estimators.gumbel_softmax", "estimators.n2uq", "estimators.replace_grad"}
 OF_VECTORS = {"estimators.rotation_trick", "estimators.straight_through", "estimators.vq"}
 
@@ -185,7 +186,7 @@ def test_a_picture_shows_a_jump_as_a_gap() -> None:
 
 def test_code_to_copy_names_the_rule_and_parses(every_card: list[Card]) -> None:
     for card in every_card:
-        assert card.code.keys() == read_snippets().keys() == {"torch", "jax", "tensorflow", "keras"}
+        assert card.code.keys() == read_snippets().keys() == HAVE_CODE
         for text in card.code.values():
             compile(text, card.described.name, "exec")
             name = card.described.name

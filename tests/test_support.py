@@ -12,6 +12,7 @@ from .harness.ranks import names_in
 from .support import matrix
 from .support.declared import OF_ALL
 
+# Of the backends, keras needs one of the frameworks too: the environment says which.
 NEEDS = {"numpy": ()}
 RANKS = Path(__file__).parent / "ranks"
 

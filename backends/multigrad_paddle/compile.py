@@ -21,13 +21,12 @@ from multigrad.backend import Reader, StaleTraceError, compilers
 
 from .widening import Tensor
 
-Activation, Function = compilers.Activation, compilers.Function
 OWN = (compilers.FOLDER, os.path.dirname(__file__))
 
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return the function compiled by parts."""
-    if isinstance(function, Activation | Function):
+    if isinstance(function, compilers.Activation | compilers.Function):
         return function  # all of it is outside of graphs
     if not hasattr(function, "__name__") and not isinstance(function, paddle.nn.Layer):
         function = named(function)
@@ -73,14 +72,18 @@ def unread(called: MethodType, *args: Any) -> Any:
         core.set_eval_frame(reader)
 
 
-def call_activation(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+def call_activation(
+    activation: compilers.Activation, x: Tensor, values: tuple[Any, ...] = ()
+) -> Tensor:
     """Apply an activation outside of any graph."""
     if values:
         return unread(activation.call_with, x, values)
     return unread(activation.apply, x)
 
 
-def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_function(
+    function: compilers.Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Apply a Function outside of any graph."""
     return unread(function.apply, args, kwargs)
 
@@ -97,7 +100,7 @@ def keep_apart() -> None:
     skip_files.skip_file_name_re = re.compile(f"^({'|'.join(map(re.escape, names))})")
     skip_files.setup_skip_files()
     by_syntax = TransformOptions(TransformOptions.ToStaticMode.AST)
-    for kind in (Activation, Function):
+    for kind in (compilers.Activation, compilers.Function):
         add_break_graph_function(kind.__call__)
         setattr(kind, TransformOptions.TRANSFORM_OPTIONS_ATTR_NAME, by_syntax)
 
