@@ -30,7 +30,7 @@ import multigrad as xg
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
 
-__all__ = ["BACKENDS", "NumpyBackend", "is_installed", "split_names"]
+__all__ = ["BACKENDS", "NumpyBackend", "backend_named", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
 FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
 
@@ -210,10 +210,15 @@ BACKENDS: dict[str, NumpyBackend] = {
 }
 
 
+def backend_named(name: str) -> Any:
+    """Give a backend as the fixture gives it."""
+    return BACKENDS.get(name) or BackendUnderTest(name)
+
+
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
-    return BACKENDS.get(request.param) or BackendUnderTest(request.param)
+    return backend_named(request.param)
 
 
 @pytest.fixture

@@ -20,7 +20,10 @@ CASES = [
     ("Linear", "clip_norm"),
 ]
 
-pytestmark = pytest.mark.needs("typer", "rich")
+pytestmark = [
+    pytest.mark.needs("typer", "rich"),
+    pytest.mark.backends("numpy", "torch", "jax", "tensorflow"),  # which have rivals
+]
 
 
 def load_harness(backend: Any) -> Any:

@@ -26,7 +26,10 @@ from multigrad.ejection.shake import Shaker
 from .harness import ejected
 from .harness.ejecting import KEY, X, load, native, random_values, rules_by_rank
 
-pytestmark = pytest.mark.usefixtures("registry_as_found")
+pytestmark = [
+    pytest.mark.usefixtures("registry_as_found"),
+    pytest.mark.backends("numpy", "torch", "jax", "tensorflow"),  # which have files of their own
+]
 
 FORWARDS = ("Linear", "ReLU", "Heaviside")
 # Of the library: other tests register their own.

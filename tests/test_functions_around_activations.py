@@ -173,6 +173,10 @@ def compiled_gradient(
         import jax
 
         call = xg.jit(f, framework="jax") if jit else jax.jit(f)
+    elif backend.name == "paddle":
+        import paddle
+
+        call = xg.jit(f, framework="paddle") if jit else paddle.jit.to_static(f, full_graph=False)
     else:
         import tensorflow as tf
 

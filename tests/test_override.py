@@ -24,6 +24,7 @@ def network(library: Any) -> Any:
     return function
 
 
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # which override
 @pytest.mark.parametrize("rule", ["straight_through", "rectangular"])
 def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
@@ -39,6 +40,7 @@ def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) ->
         np.testing.assert_allclose(backend.numpy(found), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # which override
 def test_two_operations_take_two_rules(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     rules = {"sign": "straight_through", "tanh": xg.get("straight_through")}

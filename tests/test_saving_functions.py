@@ -18,7 +18,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import BACKENDS
+from .conftest import BACKENDS, backend_named
 
 xp = xg.xp
 Tensor = Any
@@ -126,7 +126,7 @@ def compute(backend: Any, function: Any, name: str) -> list[Any]:
 def compute_in_folder(folder: str, name: str) -> None:
     """Load every document of a folder and print what each gives; runs in a process of its own."""
     for file in sorted(Path(folder).glob("*.json")):
-        found = compute(BACKENDS[name], xg.load(file), file.stem)
+        found = compute(backend_named(name), xg.load(file), file.stem)
         print(file.stem, "/".join(array.tobytes().hex() for array in found))
     assert "functions_of_mine" not in sys.modules
 

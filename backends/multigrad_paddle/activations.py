@@ -11,7 +11,7 @@ import paddle.nn.functional as F
 
 from multigrad.backend import Op, ops, rows_of
 
-from .elementwise import clip, copysign, exp, hypot, where
+from .elementwise import clip, copysign, exp, hypot, mul, where
 from .special import ROOT_HALF, erfc
 from .widening import Tensor, rounded, widened
 
@@ -51,12 +51,12 @@ def heaviside(x: Tensor) -> Tensor:
 
 @widened
 def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
-    return paddle.where(x > 0, x, slope * x)
+    return paddle.where(x > 0, x, mul(slope, x))
 
 
 def exponential_below(x: Tensor, scale: float = 1.0, alpha: float = 1.0) -> Tensor:
     """x above 0; below, what elu makes of it. What is not chosen must not overflow."""
-    below = scale * paddle.expm1(paddle.minimum(x, paddle.zeros_like(x)) / alpha)
+    below = mul(scale, paddle.expm1(paddle.minimum(x, paddle.zeros_like(x)) / alpha))
     return paddle.where(x > 0, x, below)
 
 
@@ -72,18 +72,18 @@ def celu(x: Tensor, *, alpha: float) -> Tensor:
 
 @widened
 def selu(x: Tensor) -> Tensor:
-    return SELU_SCALE * exponential_below(x, SELU_ALPHA)
+    return mul(SELU_SCALE, exponential_below(x, SELU_ALPHA))
 
 
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     @widened
     def tanh_form(x: Tensor) -> Tensor:
         inner = GELU_SCALE * (x + 0.044715 * x * x * x)
-        return 0.5 * x * (1.0 + paddle.tanh(inner))
+        return mul(0.5, x) * (1.0 + paddle.tanh(inner))
 
     @widened
     def exact(x: Tensor) -> Tensor:
-        return 0.5 * x * erfc(-ROOT_HALF * x)
+        return mul(0.5, x) * erfc(-ROOT_HALF * x)
 
     return tanh_form(x) if approximate else exact(x)
 
