@@ -206,8 +206,14 @@ class NotProvenWarning(UserWarning):
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or an empty string."""
+    close = closest(given, known)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def closest(given: str, known: Iterable[str]) -> str | None:
+    """Return the closest known word, None where none is close."""
     import difflib  # 2 ms, and only errors need it
 
     by_lower = {word.lower(): word for word in known}
     close = difflib.get_close_matches(str(given).lower(), by_lower, n=1, cutoff=0.5)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+    return by_lower[close[0]] if close else None

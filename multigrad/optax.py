@@ -6,7 +6,7 @@ optax is imported when a transformation is made, and only then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from .active.draws import Counter, Draws, normalize_key
 from .backend.discovery import load_backend
@@ -15,6 +15,7 @@ from .errors import BackendNotFound, RuleError
 from .ground.namespace import namespace
 from .in_force.gradients import GradientRule, fold_step
 from .rulebook import bare
+from .rulebook.misplaced import refuse_misplaced
 from .rulebook.rule import Rule
 
 Tensor = Any
@@ -42,6 +43,7 @@ def apply_rule(
     params: Mapping[str, Any] | None = None,
     *,
     key: Any = None,
+    **others: Never,
 ) -> Any:
     """Return an `optax.GradientTransformation` that applies a rule to each update, with `tin=None`.
 
@@ -71,6 +73,8 @@ def apply_rule(
         RuleError: the rule or a param is unknown, or a random rule has no key.
         BackendNotFound: optax or jax is not installed.
     """
+    if others:
+        raise refuse_misplaced(apply_rule, "apply_rule", rule, others)
     optax = _import_optax()
     import jax
     import jax.numpy as jnp

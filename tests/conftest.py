@@ -7,6 +7,7 @@ that neither vouches for itself.
 
 from __future__ import annotations
 
+import gc
 import os
 
 # One thread per worker: the workers of pytest-xdist share few cores, and a sum keeps its order.
@@ -18,8 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -30,7 +32,7 @@ import multigrad as xg
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
 
-__all__ = ["BACKENDS", "NumpyBackend", "backend_named", "is_installed", "split_names"]
+__all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
 FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx", "paddle"}
 
@@ -55,6 +57,34 @@ def pytest_configure(config: pytest.Config) -> None:
         "where all are",
     )
     config.addinivalue_line("markers", "peers: the test compares with a package, in tests/peers")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect without the garbage collector, which then never looks at the tests themselves again:
+    they are most of what is in memory.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def names_keras(path: Path) -> bool:
+    return "keras" in path.read_text(encoding="utf-8")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Beside Keras, only the files that name it have tests to run: the others are not imported."""
+    beside_keras = config.getoption("--once") and "keras" in required(config)
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if beside_keras and is_test and not names_keras(collection_path) else None
+
+
+def required(config: pytest.Config) -> list[str]:
+    return split_names(str(config.getoption("--require")))
 
 
 def frameworks_of(item: pytest.Item) -> set[str]:
@@ -87,7 +117,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--once"):
         return
     asked = set(split_names(str(config.getoption("--backends")))) & FRAMEWORKS
-    beside_keras = "keras" in split_names(str(config.getoption("--require")))
+    beside_keras = "keras" in required(config)
+    hidden = {item.path for item in items if "keras" in frameworks_of(item)}
+    hidden = {path.name for path in hidden if not names_keras(path)}
+    assert not hidden, f"{hidden}: beside Keras a file is collected if it says 'keras'"
     elsewhere = [item for item in items if not belongs(item, asked, beside_keras)]
     config.hook.pytest_deselected(items=elsewhere)
     items[:] = [item for item in items if belongs(item, asked, beside_keras)]
@@ -210,15 +243,15 @@ BACKENDS: dict[str, NumpyBackend] = {
 }
 
 
-def backend_named(name: str) -> Any:
-    """Give a backend as the fixture gives it."""
+def find_backend(name: str) -> Any:
+    """Return a backend as tests use it: as its users do, or by its row where no class is above."""
     return BACKENDS.get(name) or BackendUnderTest(name)
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Any:
     """The backend under test: `name`, `array`, `numpy`, `vjp`, `precision`."""
-    return backend_named(request.param)
+    return find_backend(request.param)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ docs/architecture.md draws them.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,13 @@ MODULES = modules()
 pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
 
 
-def imports() -> Iterator[Import]:
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    """Return what is imported where, read once: by the worker that has the first of these tests."""
+    return tuple(read_imports())
+
+
+def read_imports() -> Iterator[Import]:
     """Yield every import of the project's own modules, those inside of functions and for types
     among them.
     """
@@ -101,9 +108,6 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-EVERY = tuple(imports())
-
-
 def test_every_module_is_in_a_room() -> None:
     assert {room(name) for name in MODULES} == set(ROOMS)
 
@@ -111,7 +115,7 @@ def test_every_module_is_in_a_room() -> None:
 def test_no_room_imports_one_above_it() -> None:
     upward = [
         each
-        for each in EVERY
+        for each in imports()
         if ROOMS.index(room(each.imported)) > ROOMS.index(room(each.importer))
     ]
     assert not upward
@@ -119,7 +123,7 @@ def test_no_room_imports_one_above_it() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     below: dict[str, set[str]] = {name: set() for name in MODULES}
-    for each in EVERY:
+    for each in imports():
         below[each.importer].add(each.imported)
     while below:
         ready = {name for name, needs in below.items() if not needs & below.keys()}
@@ -128,7 +132,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_imports_stand_at_the_top_of_their_files() -> None:
-    late = [each for each in EVERY if each.is_late and each.importer not in LATE]
+    late = [each for each in imports() if each.is_late and each.importer not in LATE]
     assert not late
 
 

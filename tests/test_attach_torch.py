@@ -172,6 +172,15 @@ def test_a_table_says_what_was_changed(net: Any) -> None:
     ]
 
 
+def test_a_table_says_the_numbers_of_rules() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    narrow = xg.get("triangular").with_params(width=2.0)
+    handle = xg.attach(model, {nn.Linear: xg.attribution.epsilon(0.25), nn.ReLU: narrow})
+    rules = [row.rule for row in handle.rows]
+    assert rules == ["epsilon(epsilon=0.25)", "triangular with width=2.0"]
+    assert all(rule in repr(handle) for rule in rules)
+
+
 BAD = {
     "layer1.*.rleu": ("layer1", "did you mean"),
     nn.Conv2d: ("Conv2d", "kinds of layers"),

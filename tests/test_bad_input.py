@@ -236,7 +236,10 @@ def test_gradient_of_another_shape_than_tin(backend: Any) -> None:
 def test_complex_input_names_the_way_out(dtype: str, backend: Any) -> None:
     with backend.precision(np.float64):
         z = backend.array(np.array([1 + 2j, 0.5]).astype(dtype))
-        message = f"rule 'scale' got a {dtype} tensor.*cast it first, or apply the rule to the real"
+        # Of some, MLX has only the narrower.
+        message = (
+            r"rule 'scale' got a complex\d+ tensor.*cast it first, or apply the rule to the real"
+        )
         act = xg.activation("ReLU", "scale")
         for call in (act,) if backend.name == "numpy" else (act, xg.jit(act, backend.name)):
             with pytest.raises(xg.GradientError, match=message):

@@ -13,7 +13,7 @@ from multigrad.errors import BackendNotFound
 OWN = {"numpy": 2, "torch": 1, "jax": 1, "tensorflow": 2}
 
 
-@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # which are measured
+@pytest.mark.backends(*OWN)
 def test_a_ratio_is_printed_for_each_of_the_frameworks_own_ways(
     backend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

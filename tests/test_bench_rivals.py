@@ -22,7 +22,7 @@ CASES = [
 
 pytestmark = [
     pytest.mark.needs("typer", "rich"),
-    pytest.mark.backends("numpy", "torch", "jax", "tensorflow"),  # which have rivals
+    pytest.mark.backends("numpy", "torch", "jax", "tensorflow"),
 ]
 
 

@@ -26,18 +26,17 @@ from multigrad.ejection.shake import Shaker
 from .harness import ejected
 from .harness.ejecting import KEY, X, load, native, random_values, rules_by_rank
 
-pytestmark = [
-    pytest.mark.usefixtures("registry_as_found"),
-    pytest.mark.backends("numpy", "torch", "jax", "tensorflow"),  # which have files of their own
-]
+pytestmark = pytest.mark.usefixtures("registry_as_found")
+ejecting = pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
 
 FORWARDS = ("Linear", "ReLU", "Heaviside")
-# Of the library: other tests register their own.
-RULES = [
-    name
-    for name in xg.rules()
-    if xg.get(name).__module__.startswith("multigrad.rules") and name not in rules_by_rank()
-]
+
+
+def library_rules() -> list[str]:
+    """Return the library's rules of one graph each; other tests register their own."""
+    ranked = set(rules_by_rank())
+    library = [n for n in xg.rules() if xg.get(n).__module__.startswith("multigrad.rules")]
+    return [name for name in library if name not in ranked]
 
 
 def run_apart(backend: str, folder: Path, calls: dict[str, Any]) -> dict[str, Any]:
@@ -158,8 +157,9 @@ def functions_for(backend: str, folder: Path) -> Iterator[tuple[str, Any, Any]]:
         yield "own", own, ([X], ())
 
 
+@ejecting
 def test_every_rule_and_function_runs_without_multigrad_to_the_bit(
-    backend: Any, tmp_path: Path
+    backend: Any, compiling: bool, tmp_path: Path
 ) -> None:
     calls: dict[str, Any] = {}
     expected: dict[str, Any] = {}
@@ -171,20 +171,22 @@ def test_every_rule_and_function_runs_without_multigrad_to_the_bit(
         calls[name] = given
         expected[name] = [ejected.run(backend.name, own, *call) for call in given]
 
-    inputs = ejected.make_inputs()
-    for rule in RULES:
+    inputs, rules = ejected.make_inputs(), library_rules()
+    for number, rule in enumerate(rules):
         values = random_values(rule)
+        in_turn = [inputs[number % len(inputs)]] if compiling else inputs
         for forward in FORWARDS:
-            chosen = inputs if forward == "ReLU" else inputs[1:2]
-            name = f"rule_{RULES.index(rule)}_{forward}"
+            chosen = in_turn if forward == "ReLU" else inputs[1:2]
+            name = f"rule_{number}_{forward}"
             add(name, rule, [([x], values) for x in chosen], forward=forward)
     for name, function, call in functions_for(backend.name, tmp_path):
         add(name, function, [call])
     found = run_apart(backend.name, tmp_path, calls)
     assert [name for name in calls if found[name] != expected[name]] == []
-    assert len(found) >= len(RULES) * len(FORWARDS) + len(FUNCTIONS) + 1
+    assert len(found) >= len(rules) * len(FORWARDS) + len(FUNCTIONS) + 1
 
 
+@ejecting
 def test_every_row_can_be_written_into_a_file_with_all_that_it_names(backend: Any) -> None:
     row = load_backend(backend.name)
     ours = frozenset({"multigrad", f"multigrad_{backend.name}"})
@@ -202,6 +204,7 @@ def test_every_row_can_be_written_into_a_file_with_all_that_it_names(backend: An
         assert missing == [], op
 
 
+@ejecting
 def test_a_draw_over_shards_has_no_file_of_its_own(backend: Any) -> None:
     rule = xg.get("noise").over("global")
     if backend.name == "numpy":  # one shard
@@ -218,11 +221,13 @@ def global_names(text: str) -> set[str]:
     while waiting:
         table = waiting.pop()
         waiting.extend(table.get_children())
-        found.update(s.get_name() for s in table.get_symbols() if s.is_global())
+        free = (s for s in table.get_symbols() if s.is_global() and not s.is_assigned())
+        found.update(s.get_name() for s in free)
     return found - {*dir(builtins)}
 
 
 @pytest.mark.parametrize("rule", ["triangular", "clip_norm", "noise"])
+@ejecting
 def test_a_file_can_be_read(backend: Any, rule: str) -> None:
     text = xg.source(rule, backend.name, forward="ReLU", standalone=True)
     assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
@@ -238,6 +243,7 @@ def test_a_file_can_be_read(backend: Any, rule: str) -> None:
             assert body.count(name) > 1, name
 
 
+@ejecting
 def test_a_file_has_the_values_that_a_rule_is_bound_to(backend: Any) -> None:
     bound = xg.get("triangular").with_params(width=0.5)
     file = load(xg.source(bound, backend.name, standalone=True))
@@ -247,6 +253,7 @@ def test_a_file_has_the_values_that_a_rule_is_bound_to(backend: Any) -> None:
     assert ejected.run(backend.name, file, [X], (2.0,)) != ejected.run(*call)
 
 
+@ejecting
 def test_an_activation_is_ejected_with_its_own_forward_and_rule(backend: Any) -> None:
     act = xg.activation("Heaviside", "triangular", {"width": 0.5})
     text = xg.source(act, backend.name, standalone=True)
@@ -256,6 +263,7 @@ def test_an_activation_is_ejected_with_its_own_forward_and_rule(backend: Any) ->
         xg.source(act, backend.name, forward="ReLU", standalone=True)
 
 
+@ejecting
 def test_a_file_has_the_numbers_that_a_function_has_by_default(backend: Any) -> None:
     q = xg.estimators.swish_sign
     q(X)
@@ -263,6 +271,7 @@ def test_a_file_has_the_numbers_that_a_function_has_by_default(backend: Any) -> 
     assert "def swish_sign(x, beta=5.0):" in text
 
 
+@ejecting
 def test_params_may_have_the_names_of_what_a_file_uses(backend: Any) -> None:
     def rule(
         ctx: Any, grad: Any, tin: Any, pullback: float = 2.0, np: float = 3.0, read_key: float = 5.0
@@ -275,6 +284,7 @@ def test_params_may_have_the_names_of_what_a_file_uses(backend: Any) -> None:
     assert found == ejected.run(backend.name, native("own words", backend.name), [X], ())
 
 
+@ejecting
 def test_a_helper_is_never_taken_for_a_variable_of_the_same_name(backend: Any) -> None:
     @xg.custom_gradient
     def matmul(matmul: Any, norm: Any) -> Any:
@@ -296,6 +306,7 @@ SEEDS = {
 }
 
 
+@ejecting
 def test_without_a_key_the_frameworks_generator_draws(backend: Any) -> None:
     file = load(xg.source("full_jam", backend.name, standalone=True))
     if backend.name not in SEEDS:

@@ -34,17 +34,20 @@ def test_no_file_is_long() -> None:
 
 
 # --- calls by position -------------------------------------------------------------------------
-TREES = {
-    name_of(path): ast.parse(path.read_text())
-    for path in FILES
-    if not name_of(path).startswith(SUITES)
-}
+def parse_files() -> dict[str, ast.Module]:
+    """Return the files as trees, by their names."""
+    names = {name_of(path): path for path in FILES}
+    return {
+        name: ast.parse(path.read_text())
+        for name, path in names.items()
+        if not name.startswith(SUITES)
+    }
 
 
-def own_functions() -> set[str]:
+def own_functions(trees: dict[str, ast.Module]) -> set[str]:
     """Return the names of our own classes, and of functions that take no `*args`."""
     found = set()
-    for tree in TREES.values():
+    for tree in trees.values():
         for node in ast.walk(tree):
             is_fixed = isinstance(node, ast.FunctionDef) and not node.args.vararg
             if is_fixed or isinstance(node, ast.ClassDef):
@@ -53,8 +56,9 @@ def own_functions() -> set[str]:
 
 
 def by_position() -> Iterator[str]:
-    own = own_functions()
-    for name, tree in TREES.items():
+    trees = parse_files()
+    own = own_functions(trees)
+    for name, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and len(node.args) > MOST_POSITIONAL:
                 called = getattr(node.func, "attr", getattr(node.func, "id", None))

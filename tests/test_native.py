@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 X = np.array([-1.0, 0.0, 0.5, 2.0], np.float32)
 G = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
-frameworks = pytest.mark.backends("torch", "jax", "tensorflow")
+frameworks = pytest.mark.backends("torch", "jax", "tensorflow", "mlx")
 
 
 def make_uncapturable() -> Callable[..., Any]:
@@ -54,6 +54,10 @@ def in_own_functions(name: str, grad_out: Any, tin: Any) -> Any:
         import jax.numpy as jnp
 
         return jnp.fft.fft(grad_out).real * 0 + jnp.where(tin > 0, grad_out, 0.0)
+    if name == "mlx":
+        import mlx.core as mx
+
+        return mx.fft.fft(grad_out).real * 0 + mx.where(tin > 0, grad_out, 0.0)
     import tensorflow as tf
 
     return tf.math.bessel_i0(grad_out) * 0 + tf.where(tin > 0, grad_out, tf.zeros_like(grad_out))

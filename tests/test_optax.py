@@ -297,3 +297,8 @@ except ImportError as error:
     output = run(code)
     assert output.startswith("BackendNotFound")
     assert "pip install optax" in output
+
+
+def test_a_rules_param_as_a_keyword_is_told_with_what_to_write() -> None:
+    with pytest.raises(xg.RuleError, match=r'write params={"max_norm": 1.0}'):
+        apply_rule("clip_norm", max_norm=1.0)

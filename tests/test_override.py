@@ -14,6 +14,8 @@ from multigrad.errors import MultigradError, RuleError, RuleTypeError
 X = np.array([[-1.5, -0.25, 0.0], [0.5, 1.0, 2.0]], np.float32)
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax.numpy", "tensorflow": "tensorflow"}
 
+overriding = pytest.mark.backends(*LIBRARIES)
+
 
 def network(library: Any) -> Any:
     """Return a function of a tensor that calls `sign` and `tanh` of a library."""
@@ -24,7 +26,7 @@ def network(library: Any) -> Any:
     return function
 
 
-@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # which override
+@overriding
 @pytest.mark.parametrize("rule", ["straight_through", "rectangular"])
 def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
@@ -40,7 +42,7 @@ def test_the_gradient_is_the_same_on_every_framework(backend: Any, rule: str) ->
         np.testing.assert_allclose(backend.numpy(found), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # which override
+@overriding
 def test_two_operations_take_two_rules(backend: Any) -> None:
     library = importlib.import_module(LIBRARIES[backend.name])
     rules = {"sign": "straight_through", "tanh": xg.get("straight_through")}

@@ -26,7 +26,7 @@ SEEDS = range(60)
 X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
 G = np.linspace(0.5, 1.5, 12, dtype=np.float32).reshape(3, 4)
 # Python's max and min take no arrays but in a capture, so what is written in operators alone may
-# not run without one.
+# not run without one. Among the others is the dialect of keras.
 WRITTEN_IN = tuple(dialect for dialect in DIALECTS if dialect != "operators")
 
 # Nothing in them can be mistaken: they are their input, or its negative.

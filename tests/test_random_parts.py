@@ -176,7 +176,7 @@ def test_every_backend_refuses_a_key_that_was_placed_for_other_axes(
         draw(backend, kernels.uniform_like, placed, (2,) * rank, np.dtype(np.float32))
 
 
-@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # which have files of their own
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
 def test_a_file_of_its_own_for_draws_of_parts_is_refused(backend: Any) -> None:
     placed = xg.get("full_jam").over("global")
     if backend.name == "numpy":  # an array is whole there

@@ -17,7 +17,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import BACKENDS, backend_named
+from .conftest import BACKENDS, find_backend
 
 xp = xg.xp
 Tensor = Any
@@ -100,7 +100,7 @@ def compute(backend: Any, rule: Any) -> str:
 def compute_in_folder(folder: str, name: str) -> None:
     """Load every document of a folder and print what each gives; runs in a process of its own."""
     for file in sorted(Path(folder).glob("*.json")):
-        print(file.stem, compute(backend_named(name), xg.load(file)))
+        print(file.stem, compute(find_backend(name), xg.load(file)))
     # By their documents alone:
     assert "multigrad.rules" not in sys.modules and "rules_of_mine" not in sys.modules
 
@@ -316,7 +316,7 @@ def test_loaded_rules_compile() -> None:
     loaded = xg.from_dict(xg.get("arctan").to_dict())
     expected = xg.get("arctan")(None, np.ones_like(X), X)
     for name in ("jax", "tensorflow"):
-        backend = backend_named(name)
+        backend = BACKENDS[name]
         act = xg.activation("Heaviside", loaded)
         options = {"framework": name}
         _, gradient = backend.vjp(xg.jit(act, **options), X, np.ones_like(X))

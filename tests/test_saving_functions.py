@@ -18,7 +18,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import BACKENDS, backend_named
+from .conftest import BACKENDS, find_backend
 
 xp = xg.xp
 Tensor = Any
@@ -126,7 +126,7 @@ def compute(backend: Any, function: Any, name: str) -> list[Any]:
 def compute_in_folder(folder: str, name: str) -> None:
     """Load every document of a folder and print what each gives; runs in a process of its own."""
     for file in sorted(Path(folder).glob("*.json")):
-        found = compute(backend_named(name), xg.load(file), file.stem)
+        found = compute(find_backend(name), xg.load(file), file.stem)
         print(file.stem, "/".join(array.tobytes().hex() for array in found))
     assert "functions_of_mine" not in sys.modules
 
@@ -276,6 +276,15 @@ def test_what_a_call_may_leave_out_and_the_key_are_saved(backend: Any, function:
         np.testing.assert_array_equal(mine, other)
     other = xg.from_dict(loaded.with_defaults((0.25,)).to_dict())
     assert list(other.parameters.parameters.values())[1].default == 0.25
+
+
+def test_what_was_called_within_another_function_with_a_constant_is_saved() -> None:
+    product = xg.function(lambda x, w: x * w, lambda grad_out, x, w: (grad_out * w, grad_out * x))
+    xg.function(lambda x: product(x, W))(X)  # W is a constant there
+    loaded = xg.from_dict(product.to_dict())
+    np.testing.assert_array_equal(loaded(X, W), X * W)
+    with pytest.raises(xg.TraceError, match=r"but for .* dtype float32"):
+        loaded(X.astype(np.float64), W.astype(np.float64))
 
 
 def test_a_value_that_no_document_holds_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -140,3 +141,27 @@ def test_what_float8_cannot_do_is_refused() -> None:
     for message, function in refused.items():
         with pytest.raises(TraceError, match=message):
             xg.function(function, native=False)(x)
+
+
+CUTS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "threshold": lambda x, number: xp.threshold(x, number, 20.0),
+    "hard_shrink": lambda x, number: xp.hard_shrink(x, lambd=number),
+    "soft_shrink": lambda x, number: xp.soft_shrink(x, lambd=number),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_number_is_compared_before_it_is_rounded_to_16_bits(backend: Any, name: str) -> None:
+    """Each of these numbers is above, or below, what 16 bits have in its place."""
+    for dtype in (ml_dtypes.bfloat16, np.float16):
+        for number in (0.1, 0.3, 0.7):
+            x = np.array([number, -number, 1.0], np.float64).astype(dtype)
+            wide = x.astype(np.float32)
+            inside = wide <= np.float32(number)
+            kept = {"threshold": 20.0}.get(name, 0.0)
+            if name != "threshold":
+                inside &= wide >= -np.float32(number)
+            moved = np.copysign(np.float32(number), wide) if name == "soft_shrink" else 0.0
+            expected = np.where(inside, np.float32(kept), wide - moved).astype(dtype)
+            found = run(backend, lambda x, n=number: CUTS[name](x, n), x)
+            np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))

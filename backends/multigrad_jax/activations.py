@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from multigrad import ops
 from multigrad.backend import rows_of
 from multigrad.ir.op import Op
-from multigrad.ops.activations import SELU_ALPHA, SELU_SCALE
 
-from .elementwise import accumulated, clip, log1p, widened
+from .elementwise import accumulated, widened
 
 Tensor = Any
 
@@ -26,11 +25,6 @@ def sigmoid(x: Tensor) -> Tensor:
 @widened
 def log_sigmoid(x: Tensor) -> Tensor:
     return jax.nn.log_sigmoid(x)
-
-
-@widened
-def logit(x: Tensor) -> Tensor:
-    return jnp.log(x) - log1p(-x)
 
 
 def heaviside(x: Tensor) -> Tensor:
@@ -49,24 +43,8 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
     return jax.nn.elu(x, alpha)
 
 
-@widened
-def celu(x: Tensor, *, alpha: float) -> Tensor:
-    return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha))
-
-
-@widened
-def selu(x: Tensor) -> Tensor:
-    below = SELU_SCALE * SELU_ALPHA * jnp.expm1(jnp.minimum(x, 0.0))
-    return jnp.where(x > 0, SELU_SCALE * x, below)
-
-
 def gelu(x: Tensor, *, approximate: bool) -> Tensor:
     return jax.nn.gelu(accumulated(x), approximate=approximate).astype(x.dtype)
-
-
-@widened
-def mish(x: Tensor) -> Tensor:
-    return x * jnp.tanh(jax.nn.softplus(x))
 
 
 @widened
@@ -77,27 +55,6 @@ def squareplus(x: Tensor, *, b: float) -> Tensor:
     root = jnp.hypot(half, 0.5 * b**0.5)
     # Below zero half of the smallest normal number would be taken for zero, and 0 / 0 for b = 0.
     return jnp.where(x >= 0, half + root, 0.5 * b / (jnp.abs(x) + 2.0 * root))
-
-
-@widened
-def sparse_plus(x: Tensor) -> Tensor:
-    inside = clip(x, -1.0, 1.0) + 1.0
-    return jnp.where(x >= 1.0, x, 0.25 * inside * inside)
-
-
-@widened
-def soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
-    inside = (x >= -lambd) & (x <= lambd)
-    return jnp.where(inside, 0.0, x - jnp.copysign(lambd, x))
-
-
-@widened
-def hard_shrink(x: Tensor, *, lambd: float) -> Tensor:
-    return jnp.where((x >= -lambd) & (x <= lambd), 0.0, x)
-
-
-def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
-    return jnp.where(x <= threshold, default, x)
 
 
 OPS: dict[Op, Callable[..., Any]] = {

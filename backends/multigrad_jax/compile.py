@@ -18,32 +18,22 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 import jax
 
 from multigrad.active.moving import Moving, NumberRead
-from multigrad.active.present import MOST_HELD, Met, all_at_present, read, revealing
 from multigrad.active.reads import Lookup
+from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError
 from multigrad.ground.threads import make_lock
 from multigrad.in_force.activation import Activation
-from multigrad.in_force.jit import (
-    Cut,
-    Hidden,
-    advance,
-    call_cut,
-    count_applied,
-    fixed,
-    hide,
-    reveal,
-)
 
 from . import random
-from .versions import take_current_trace
+from .versions import set_everywhere, take_current_trace
 
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
@@ -166,7 +156,7 @@ def on_register(epoch: int) -> None:
 
 def on_replace() -> None:
     """Invalidate compiled code on all threads: something that it holds as fixed was changed."""
-    EPOCH.set_global(str(next(_epochs)))
+    set_everywhere(EPOCH, str(next(_epochs)))
 
 
 def on_depend(holder: Any) -> None:
@@ -193,7 +183,8 @@ def on_move(moving: Moving) -> None:
     """Key jax's caches on all threads by a number that kept traces hold."""
     if moving in MOVING:
         with _moving:  # what is shown last must be what stands there last
-            MOVED.set_global(repr(sorted((each.serial, each.value) for each in tuple(MOVING))))
+            values = sorted((each.serial, each.value) for each in tuple(MOVING))
+            set_everywhere(MOVED, repr(values))
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
@@ -233,56 +224,27 @@ def is_kept() -> bool:
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return jax.jit(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    compiled: dict[str, _Compiled] = {}
-    met = Met()
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        def call_once(rules: Cut) -> Any:
-            moving = met.now()
-            key = fixed(rules, EPOCH.value, moving) + (word := met.word())
-            if key not in compiled:
-                if word and len(compiled) >= MOST_HELD:
-                    compiled.pop(next(iter(compiled)), None)
-                compiled[key] = _Compiled(fn, options, rules, moving)
-            run = compiled[key]
-            result = run(rules, args, kwargs, word)
-            if run.met or run.held:  # this trace has numbers as they were: the next one takes them
-                met.add(run.met, run.held)
-                run.held.clear()
-                if run.met:
-                    compiled.pop(key, None)
-                if met.word() != word:
-                    on_replace()  # compiled functions within it hold them too
-            return result
-
-        return call_cut(all_at_present(CURRENT.get(), load_backend("jax")), call_once)
-
-    return call
+    make = functools.partial(_Compiled, fn, options)
+    return compilers.key_runs(fn, "jax", make, epoch, on_hold=on_replace)
 
 
-class _Compiled:
-    """jax.jit of the function under one rule; lives as long as the function it compiles."""
+def epoch() -> str:
+    return EPOCH.value
+
+
+class _Compiled(compilers.Run):
+    """jax.jit of the function under one rule."""
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        options: dict[str, Any],
-        rules: Cut,
-        moving: tuple[Moving, ...],
+        self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
     ) -> None:
-        self.moving = moving
-        self.met: list[Moving] = []  # besides, in a trace
-        self.held: list[Moving] = []  # by graphs in a trace
+        super().__init__(fn, rules, moving, word)
 
         def run(*args: Any, multigrad_hidden: Any, **kwargs: Any) -> Any:
-            first, second = (Hidden(*leaves) for leaves in multigrad_hidden[:2])
-            active = reveal(rules, (first, second))
-            with _in_force(active), revealing(moving, multigrad_hidden[2]) as revealed:
-                result = fn(*args, **kwargs)
-            self.met += revealed.met
-            self.held += revealed.held
-            return _Counted(result, _Applied(count_applied(active)))
+            first, second, numbers = multigrad_hidden
+            hidden = (compilers.Hidden(*first), compilers.Hidden(*second))
+            result, applied = self.trace(hidden, numbers, args, kwargs)
+            return _Counted(result, _Applied(applied))
 
         run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
         if "out_shardings" in options:
@@ -290,15 +252,16 @@ class _Compiled:
             options = {**options, "out_shardings": _Counted(options["out_shardings"], nothing)}
         self.run = jax.jit(run, **options)
 
-    def __call__(self, rules: Cut, args: Any, kwargs: Any, held: str) -> Any:
-        first, second = (_as_leaves(h) for h in hide(rules))
-        jax_ = load_backend("jax")
-        hidden = (first, second, tuple([read(each, jax_) for each in self.moving]))
+    def in_force(self, active: ActiveRules) -> AbstractContextManager[None]:
+        return _in_force(active)
+
+    def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
+        first, second = map(_as_leaves, compilers.hide(rules))
+        hidden = (first, second, tuple(self.numbers(load_backend("jax"))))
         on_read(None)  # in a trace around this one, what is hidden here may be constant
-        with FRAME("xg.jit"), MOVED(held):
+        with FRAME("xg.jit"), MOVED(self.word):
             counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
-        advance(rules, counted.applied)
-        return counted.result
+        return counted.result, counted.applied
 
 
 class _Applied(tuple[int, int]):
@@ -339,7 +302,7 @@ def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
     return inspect.Signature([*parameters[:end], hidden, *parameters[end:]])
 
 
-def _as_leaves(hidden: Hidden) -> tuple[Any, Any, Any]:
+def _as_leaves(hidden: Any) -> tuple[Any, Any, Any]:
     """Return the numbers, the key as an array and the count."""
     key = None if hidden.key is None else random.key_words(hidden.key)
     return hidden.values, key, hidden.count

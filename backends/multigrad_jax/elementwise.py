@@ -16,6 +16,8 @@ from multigrad.backend import rows_of
 from multigrad.ir.op import Op
 from multigrad.ops.special import MILLS_FROM, inverse_mills
 
+from . import versions
+
 Tensor = Any
 ROOT_HALF = math.sqrt(0.5)
 
@@ -63,7 +65,7 @@ def frac(x: Tensor) -> Tensor:
 
 
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    return zero_at_zero(widened(jnp.floor_divide)(a, b), b)
+    return zero_at_zero(widened(versions.floor_divide)(a, b), b)
 
 
 def remainder(a: Tensor, b: Tensor) -> Tensor:
@@ -246,7 +248,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG2: widened(jnp.log2),
     ops.LOG10: widened(jnp.log10),
     ops.LOGADDEXP: widened(jnp.logaddexp),
-    ops.XLOGY: widened(special.xlogy),
+    ops.XLOGY: widened(versions.xlogy),
     ops.XLOG1PY: widened(xlog1py),
     ops.TAN: jnp.tan,
     ops.ASIN: jnp.arcsin,

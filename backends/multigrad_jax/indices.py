@@ -10,10 +10,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, rows_of
 
 from .elementwise import accumulated
-from .ordering import lifted, order, positions
+from .ordering import order, positions
 
 Tensor = Any
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,24 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, orderings, rows_of
 
 from .elementwise import accumulated
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
-
-
-def lifted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Take scalars as arrays of one element, whichever axis is asked for."""
-
-    @functools.wraps(function)
-    def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
-        if all(array.ndim == 0 for array in arrays):
-            return function(*(a.reshape(1) for a in arrays), axis=0, **attrs).reshape(())
-        return function(*arrays, axis=axis, **attrs)
-
-    return call
 
 
 @lifted
@@ -106,24 +93,14 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
     return jnp.argsort(x, axis=axis, stable=True, descending=descending)
 
 
-def ranks(x: Tensor, axis: int, descending: bool) -> Tensor:
+def ranks(x: Tensor, axis: int) -> Tensor:
     """The place of each element in sorted x."""
-    return jnp.argsort(order(x, axis, descending), axis=axis)
+    return order(order(x, axis, False), axis, False)
 
 
-@lifted
-def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return jnp.take_along_axis(x, order(x, axis, descending), axis)
-
-
-@lifted
-def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return jnp.take_along_axis(values, order(x, axis, descending), axis)
-
-
-@lifted
-def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return jnp.take_along_axis(values, ranks(x, axis, descending), axis)
+def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
+    """x at places along an axis, each row at its own."""
+    return jnp.take_along_axis(x, places, axis)
 
 
 @lifted
@@ -143,11 +120,6 @@ def first_only(x: Tensor, axis: int | None, find: Callable[..., Tensor]) -> Tens
     if axis is None:
         return (jnp.arange(x.size) == find(x)).reshape(x.shape)
     return positions(x, axis) == find(x, axis=axis, keepdims=True)
-
-
-@lifted
-def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
-    return ranks(x, axis, True) < k
 
 
 def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
@@ -187,11 +159,11 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     rows = as_rows(x, axes)
     place = q * (rows.shape[-1] - 1)
     low, weight = math.floor(place), place % 1
-    found = ranks(rows, -1, False)
+    found = ranks(rows, -1)
     weights = jnp.where(found == low, 1 - weight, jnp.where(found == low + 1, weight, 0.0))
     back = tuple(range(x.ndim - len(axes), x.ndim))
     weights = weights.reshape(jnp.moveaxis(x, axes, back).shape)
     return jnp.moveaxis(weights, back, axes).astype(x.dtype)
 
 
-OPS = rows_of(vars())
+OPS = {**orderings(order, take), **rows_of(vars())}

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from multigrad.backend import Autodiff, Backend, Compiler, Draws, Interop, Kernels, Tensors
+from multigrad.backend import Autodiff, Backend, Compiler, Draws, Imports, Interop, Kernels, Tensors
 
-from . import attach, bridge, capture, compile, differences, frames, ops, random, recompute, vjp
+from . import (
+    attach,
+    bridge,
+    capture,
+    compile,
+    differences,
+    frames,
+    host,
+    importer,
+    isolate,
+    ops,
+    random,
+    recompute,
+    vjp,
+)
 
 __all__ = ["backend"]
 
@@ -34,6 +48,7 @@ backend = Backend(
         namespace=attach.NAMESPACE,
         forward_mode=True,
         keeps_float_derivatives=True,
+        isolate=isolate.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -48,7 +63,8 @@ backend = Backend(
         is_tracing=frames.is_tracing,
         on_draw=recompute.on_draw,
     ),
-    interop=Interop(lend=bridge.lend, borrow=bridge.borrow),
+    interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
+    imports=Imports(import_function=importer.import_function),
     differences=differences.DIFFERENCES,
 )
 _ = capture  # the same files in every backend

@@ -9,8 +9,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from multigrad.backend import SharedBuffer, as_numpy_dtype, dtype_name
+from multigrad.backend import SharedBuffer, UnsupportedOp, as_numpy_dtype, dtype_name
 
+NO_FLOAT8 = "mlx 0.32 has no such dtype"
 HALF = as_numpy_dtype("bfloat16")
 
 
@@ -26,6 +27,8 @@ def from_numpy(x: np.ndarray[Any, Any]) -> mx.array:
     x = np.ascontiguousarray(x).reshape(np.shape(x))
     if x.dtype == HALF:
         return mx.array(x.view(np.uint16)).view(mx.bfloat16)
+    if x.dtype.kind == "c":
+        return mx.array(x)
     return mx.array(x, dtype(x.dtype.name))
 
 
@@ -35,7 +38,13 @@ def precision(dtype: str) -> AbstractContextManager[Any]:
 
 
 def dtype(name: str) -> Any:
-    """Return MLX's dtype of an IR name."""
+    """Return MLX's dtype of an IR name.
+
+    Raises:
+        UnsupportedOp: it has none.
+    """
+    if name.startswith("float8"):
+        raise UnsupportedOp(f"a cast to {name} is not available on mlx: {NO_FLOAT8}")
     return getattr(mx, "bool_" if name == "bool" else name)
 
 

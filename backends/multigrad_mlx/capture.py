@@ -13,7 +13,7 @@ from mlx import nn
 
 from multigrad.backend import dialects
 
-from . import bridge
+from . import bridge, importer, random
 
 Tensor = Any
 xp = dialects.xp
@@ -99,6 +99,11 @@ METHODS = {"std": std, "var": var, "logsumexp": logsumexp}
 DERIVATIVES = (mx.grad, mx.value_and_grad, mx.vjp, mx.jvp)
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 
+
+def generators() -> tuple[random.Generator]:
+    return (random.GENERATOR,)
+
+
 dialects.register_dialect(
     "mlx",
     dialects.Dialect(
@@ -112,5 +117,8 @@ dialects.register_dialect(
         one_class=True,
         refused=dict.fromkeys(DERIVATIVES, DERIVES),
         shown="mlx.core",
+        keeps=importer.is_custom_gradient,
+        interceptions=importer.INTERCEPTIONS,
+        generators=generators,
     ),
 )

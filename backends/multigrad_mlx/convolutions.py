@@ -43,8 +43,14 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
     return sums.astype(x.dtype)
 
 
+def has_kernel(x: Tensor, w: Tensor, groups: int) -> bool:
+    """Whether MLX has one; it divides by the number of channels, which ends the process at none."""
+    is_taken = x.dtype != mx.float64 and (groups == 1 or w.ndim < 5)
+    return is_taken and 0 not in x.shape and 0 not in w.shape
+
+
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
-    if x.dtype == mx.float64:  # MLX has no such kernel
+    if not has_kernel(x, w, groups):
         out, inner = letters(len(strides))
         seen = windows(x, sizes=w.shape[2:], strides=strides, dilations=dilations)
         terms = f"ngc{out}{inner},goc{inner}->ngo{out}"

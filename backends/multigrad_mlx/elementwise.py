@@ -350,7 +350,11 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ASINH: mx.arcsinh,
     ops.ACOSH: mx.arccosh,
     ops.ATANH: mx.arctanh,
-    ops.BITWISE_AND: mx.bitwise_and,  # a number may stand first, for which MLX has no operator
+    # A number may stand first, for which MLX has no operator.
+    ops.AND: mx.bitwise_and,
+    ops.OR: mx.bitwise_or,
+    ops.XOR: mx.bitwise_xor,
+    ops.BITWISE_AND: mx.bitwise_and,
     ops.BITWISE_OR: mx.bitwise_or,
     ops.BITWISE_XOR: mx.bitwise_xor,
     ops.ISNAN: mx.isnan,

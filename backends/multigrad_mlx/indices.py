@@ -11,10 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, rows_of
 
 from .elementwise import accumulated, is_floating
-from .ordering import lifted, order, positions, put
+from .ordering import order, positions, put
 
 Tensor = Any
 
@@ -32,6 +32,8 @@ def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
 def first(x: Tensor, axis: int | None, keepdims: bool, largest: bool) -> Tensor:
     """The place of the first NaN, or else of the first extreme."""
     find = mx.argmax if largest else mx.argmin
+    if not x.size and axis is not None and x.shape[axis]:  # which MLX refuses
+        return mx.zeros_like(mx.sum(x, axis=axis, keepdims=keepdims)).astype(mx.int64)
     if is_floating(x):
         nan = mx.isnan(x)
         some = mx.any(nan, axis=axis, keepdims=keepdims)
@@ -61,6 +63,8 @@ def blank(x: Tensor) -> float | int:
 @lifted
 def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     places, outside = fit(indices, x.shape[axis])
+    if not x.shape[axis]:
+        return mx.full(indices.shape, blank(x), x.dtype)
     return mx.where(outside, blank(x), mx.take_along_axis(x, places, axis)).astype(x.dtype)
 
 
@@ -82,6 +86,8 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     axis = axis % x.ndim
     places, outside = fit(indices, x.shape[axis])
     shape = (*indices.shape, *(1 for _ in range(x.ndim - axis - 1)))
+    if not x.shape[axis]:
+        return mx.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), blank(x), x.dtype)
     taken = mx.take(x, places, axis)
     return mx.where(outside.reshape(shape), blank(x), taken).astype(x.dtype)
 
@@ -103,7 +109,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     places, outside = fit(indices, like.shape[axis])
     own = mx.broadcast_to(positions(indices, axis), indices.shape)
     last = mx.full(like.shape, -1, dtype=mx.int64)
-    if not indices.size:
+    if not indices.size or not last.size:
         return last
     return last.at[rows(places, axis)].maximum(mx.where(outside, -1, own))
 

@@ -22,6 +22,8 @@ def mT(x: Tensor) -> Tensor:
 
 @widened
 def cholesky(x: Tensor) -> Tensor:
+    if not x.size:
+        return x
     factor = mx.linalg.cholesky(mx.tril(x) + mT(mx.tril(x, -1)), **CPU)
     # Where there is no factor, MLX returns what it has got to: a pivot that is not positive.
     found = mx.all(mx.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
@@ -145,6 +147,8 @@ def svd(x: Tensor) -> Tensor:
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
     w, v = mx.linalg.eigh(x, "L" if lower else "U", **CPU)
     both = mx.concatenate((w[..., None, :], v), -2)
+    if not x.size:
+        return both
     read = mx.tril(x) if lower else mx.triu(x)  # of NaN the kernel makes other numbers
     unknown = mx.any(mx.isnan(read), axis=(-2, -1), keepdims=True)
     return mx.where(unknown, math.nan, both)

@@ -7,7 +7,7 @@ from typing import Any
 
 from multigrad.backend import Op, compositions, ops
 
-from . import activations, arrays, elementwise, error_functions
+from . import activations, arrays, bridge, elementwise, error_functions
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS, **error_functions.OPS, **activations.OPS, **arrays.OPS,
@@ -15,7 +15,7 @@ OWN: dict[Op, Callable[..., Any]] = {
 OPS = {**compositions(OWN, elementwise.widened), **OWN}
 
 NO_KERNEL = "mlx 0.32 has no such kernel"
-UNSUPPORTED: dict[Op, str] = dict.fromkeys(
+UNSUPPORTED: dict[Op, str | dict[str, str]] = dict.fromkeys(
     (
         ops.NDTRI,
         ops.LGAMMA,
@@ -26,3 +26,4 @@ UNSUPPORTED: dict[Op, str] = dict.fromkeys(
     ),
     NO_KERNEL,
 )
+UNSUPPORTED[ops.CAST] = dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), bridge.NO_FLOAT8)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, orderings, rows_of
 
 from .elementwise import accumulated, exp, is_floating, logaddexp
 from .shapes import axes_of, flip
@@ -18,27 +17,17 @@ Tensor = Any
 Axis = int | tuple[int, ...] | None
 
 
-def lifted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Take scalars as arrays of one element, whichever axis is asked for."""
-
-    @functools.wraps(function)
-    def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
-        if all(array.ndim == 0 for array in arrays):
-            return function(*(a.reshape(1) for a in arrays), axis=0, **attrs).reshape(())
-        return function(*arrays, axis=axis, **attrs)
-
-    return call
-
-
 # --- scans -------------------------------------------------------------------------------------
 @lifted
 def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    if not x.size:  # of no elements, MLX before 0.32.4 ends the process
+        return x
     return mx.cumsum(accumulated(x), axis=axis, reverse=reverse).astype(x.dtype)
 
 
 @lifted
 def cumprod(x: Tensor, *, axis: int) -> Tensor:
-    return mx.cumprod(accumulated(x), axis=axis).astype(x.dtype)
+    return mx.cumprod(accumulated(x), axis=axis).astype(x.dtype) if x.size else x
 
 
 @lifted
@@ -110,38 +99,30 @@ def unhold(x: Tensor, mask: Tensor, *, axis: int) -> Tensor:
 
 
 def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
-    """Sums of the values at places; MLX refuses to add nothing."""
+    """Sums of the values at places; MLX refuses to add nothing, or to nothing."""
     sums = mx.zeros(shape, values.dtype)
-    return sums.at[index].add(values) if values.size else sums
+    return sums.at[index].add(values) if values.size and sums.size else sums
 
 
 # --- sorting -----------------------------------------------------------------------------------
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
     """The stable permutation that sorts x; NaN is the largest."""
+    if not x.size:
+        return mx.zeros(x.shape, mx.uint32)
     if not descending:
         return mx.argsort(x, axis=axis)
     last = x.shape[axis] - 1
     return last - flip(mx.argsort(flip(x, axis=axis), axis=axis).astype(mx.int32), axis=axis)
 
 
-def ranks(x: Tensor, axis: int, descending: bool) -> Tensor:
+def ranks(x: Tensor, axis: int) -> Tensor:
     """The place of each element in sorted x."""
-    return mx.argsort(order(x, axis, descending), axis=axis).astype(mx.int32)
+    return order(order(x, axis, False), axis, False).astype(mx.int32)
 
 
-@lifted
-def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return mx.take_along_axis(x, order(x, axis, descending), axis)
-
-
-@lifted
-def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return mx.take_along_axis(values, order(x, axis, descending), axis)
-
-
-@lifted
-def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return mx.take_along_axis(values, ranks(x, axis, descending), axis)
+def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
+    """x at places along an axis, each row at its own."""
+    return mx.take_along_axis(x, places, axis)
 
 
 @lifted
@@ -167,11 +148,6 @@ def first_only(x: Tensor, axis: int | None, extreme: Callable[..., Tensor]) -> T
     return is_best & (mx.cumsum(is_best.astype(mx.int32), axis=axis) == 1)
 
 
-@lifted
-def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
-    return ranks(x, axis, True) < k
-
-
 # --- quantiles ---------------------------------------------------------------------------------
 def as_rows(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, list[int]]:
     """x with the axes given merged into one, at the end, and the order that they were put in."""
@@ -187,7 +163,7 @@ def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
     if n == 0:
         result = mx.full(rows.shape[:-1], math.nan, dtype=rows.dtype)
     else:
-        rows = sort(rows, axis=-1, descending=False)
+        rows = mx.take_along_axis(rows, order(rows, -1, False), -1)
         low, weight = math.floor(q * (n - 1)), q * (n - 1) % 1
         result = rows[..., low]
         if weight:
@@ -203,11 +179,11 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     rows, order = as_rows(x, axes_of(x, axis))
     place = q * (rows.shape[-1] - 1)
     low, weight = math.floor(place), place % 1
-    found = ranks(rows, -1, False)
+    found = ranks(rows, -1)
     own, next_one = (mx.array(each, x.dtype) for each in (1 - weight, weight))
     weights = mx.where(found == low, own, mx.where(found == low + 1, next_one, 0.0))
     moved = weights.reshape([x.shape[i] for i in order])
     return mx.transpose(moved, [order.index(i) for i in range(x.ndim)]).astype(x.dtype)
 
 
-OPS = rows_of(vars())
+OPS = {**orderings(order, take), **rows_of(vars())}

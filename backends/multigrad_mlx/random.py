@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -40,6 +41,8 @@ def key_pair(key: Tensor) -> Tensor:
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
     """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    if isinstance(key, random.PlacedKey):
+        return key._replace(key=fold_in(key.key, n))
     if isinstance(key, tuple) and not isinstance(n, mx.array):
         return random.fold_in(key, n)
     count = mx.array(n, mx.uint32)
@@ -62,7 +65,11 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
 
 def draw_uniform(key: Tensor, shape: tuple[int, ...], dtype: Any) -> Tensor:
     """Draw the uniforms of a whole array."""
-    words = encrypt(key, *counters(math.prod(shape)))
+    if isinstance(key, random.PlacedKey):
+        key, count = key.key, place_counters(key, shape)
+    else:
+        count = counters(math.prod(shape))
+    words = encrypt(key, *count)
     x, y = (word.reshape(shape) for word in words)
     if dtype == mx.float64:
         wide = (x.astype(mx.uint64) << 20) | (y >> 12).astype(mx.uint64)
@@ -77,8 +84,21 @@ def counters(size: int) -> tuple[Tensor, Tensor]:
     if size <= random.WORD_MASK:
         low = mx.arange(size, dtype=mx.uint32)
         return mx.zeros_like(low), low
-    wide = mx.arange(size, dtype=mx.uint64)
-    return (wide >> 32).astype(mx.uint32), wide.astype(mx.uint32)
+    return split(mx.arange(size, dtype=mx.uint64))
+
+
+def place_counters(key: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Count the elements of a part, as the whole array does."""
+    random.check_axes(key.whole, len(shape))
+    count = mx.array(key.start, mx.uint64)
+    for length, stride in zip(shape, random.strides(key.whole), strict=True):
+        count = count[..., None] + mx.arange(length, dtype=mx.uint64) * mx.array(stride, mx.uint64)
+    return split(mx.flatten(count))
+
+
+def split(count: Tensor) -> tuple[Tensor, Tensor]:
+    """The high words of counters, and the low ones."""
+    return (count >> 32).astype(mx.uint32), count.astype(mx.uint32)
 
 
 def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,3 +117,32 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 
 def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
     return ((x << bits) | (x >> (32 - bits))) ^ y
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """The key from which the next draw is made; each draw puts another array in its place."""
+
+    key: Tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and other.key is self.key
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Generator:
+    """The global generator of mlx.core.random, whose state may be an array of a trace."""
+
+    def get_state(self) -> State:
+        """Return its state."""
+        return State(mx.random.state[0])
+
+    def set_state(self, state: State) -> None:
+        """Put a state back where it is known; one of a trace goes on."""
+        if mx.random.state[0] is not state.key and not frames.is_traced(state.key):
+            high, low = state.key.tolist()
+            mx.random.seed(high << 32 | low)
+
+
+GENERATOR = Generator()

@@ -11,7 +11,7 @@ import contextvars
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -22,24 +22,13 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.saved_model import save_context
 
-from multigrad import registry
 from multigrad.active.moving import Moving, NumberRead
-from multigrad.active.present import MOST_HELD, Met, all_at_present, read, revealing
 from multigrad.active.reads import Lookup
+from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.in_force.activation import Activation
-from multigrad.in_force.jit import (
-    Cut,
-    Hidden,
-    advance,
-    call_cut,
-    count_applied,
-    fixed,
-    hide,
-    reveal,
-)
 
 from . import random
 from .regions import enter_use
@@ -273,85 +262,58 @@ def explain(holder: Any) -> str:
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return tf.function(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    compiled: dict[str, _Compiled] = {}
-    met = Met()
+    keyed = compilers.key_runs(fn, "tensorflow", functools.partial(_Compiled, fn, options))
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        def call_once(rules: Cut) -> Any:
-            moving = met.now()
-            key = fixed(rules, registry.epoch(), moving) + (word := met.word())
-            if key not in compiled:
-                if word and len(compiled) >= MOST_HELD:
-                    compiled.pop(next(iter(compiled)), None)
-                compiled[key] = _Compiled(fn, options, rules, moving)
-            run = compiled[key]
-            result = run(rules, args, kwargs)
-            if run.met or run.held:  # this trace has numbers as they were: the next one takes them
-                met.add(run.met, run.held)
-                run.held.clear()
-                if run.met or met.word() != word:
-                    compiled.pop(key, None)
-            return result
-
         on_read(None)  # in a graph around this one, what is hidden here is constant
         on_read(None, None, "params")
-        return call_cut(all_at_present(CURRENT.get(), load_backend("tensorflow")), call_once)
+        return keyed(*args, **kwargs)
 
     return call
 
 
-class _Compiled:
-    """tf.function of the function under one rule; lives as long as the function it compiles."""
+class _Compiled(compilers.Run):
+    """tf.function of the function under one rule."""
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        options: dict[str, Any],
-        rules: Cut,
-        moving: tuple[Moving, ...],
+        self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
     ) -> None:
-        self.applied = (0, 0)  # by the last trace
-        self.moving = moving
-        self.met: list[Moving] = []  # besides, in a trace
-        self.held: list[Moving] = []  # by graphs in a trace
         options = dict(options)
         converted = _convert(fn) if options.pop("autograph", True) else fn
+        super().__init__(converted, rules, moving, word)
+        self.applied = (0, 0)  # by the last trace
         if options.get("input_signature") is not None:
-            specs = [
-                tf.TensorSpec(tensor.shape, tensor.dtype)
-                for tensor in (*_as_tensors(hide(rules)), *self.numbers())
-            ]
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:
             hidden = list(hidden)
             numbers = [hidden.pop() for _ in moving][::-1]
-            active = reveal(rules, _from_tensors(hide(rules), hidden))
-            with _in_force(active), revealing(moving, numbers) as revealed:
-                result = converted(*args, **kwargs)
-            self.met += revealed.met
-            self.held += revealed.held
-            self.applied = count_applied(active)
+            parts = _from_tensors(compilers.hide(rules), hidden)
+            result, self.applied = self.trace(parts, numbers, args, kwargs)
             return result, tf.constant(self.applied) if any(self.applied) else None
 
         self.run = tf.function(run, autograph=False, **options)
 
-    def __call__(self, rules: Cut, args: Any, kwargs: Any) -> Any:
-        hidden = [*_as_tensors(hide(rules)), *self.numbers()]
+    def in_force(self, active: ActiveRules) -> AbstractContextManager[None]:
+        return _in_force(active)
+
+    def hidden(self, rules: Any) -> list[Tensor]:
+        """Return what is hidden now, as a flat list."""
+        numbers = map(_as_number, self.numbers(load_backend("tensorflow")))
+        return [*_as_tensors(compilers.hide(rules)), *numbers]
+
+    def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
+        hidden = self.hidden(rules)
         with _in_force(ActiveRules(token="xg.jit")):
             result, applied = self.run(hidden, args, kwargs)
-        if applied is not None:
-            # In a graph around this one the number is not known, but there the last trace is this
-            # call's.
-            eagerly = tf.executing_eagerly()
-            advance(rules, tuple(applied.numpy().tolist()) if eagerly else self.applied)
-        return result
-
-    def numbers(self) -> list[Tensor]:
-        """Return what stands now for the numbers that move besides those of the rules in force."""
-        backend = load_backend("tensorflow")
-        return [_as_number(read(each, backend)) for each in self.moving]
+        if applied is None:
+            return result, (0, 0)
+        # In a graph around this one the number is not known, but there the last trace is this
+        # call's.
+        first, second = applied.numpy().tolist() if tf.executing_eagerly() else self.applied
+        return result, (first, second)
 
 
 def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -360,7 +322,7 @@ def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
     return tf.__internal__.autograph.tf_convert(fn, status)
 
 
-def _as_tensors(hidden: tuple[Hidden, Hidden]) -> list[Tensor]:
+def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
     """Return what is hidden as a flat list: each rule's numbers, then the key and the count."""
     tensors = []
     for rule in hidden:
@@ -379,13 +341,13 @@ def _as_number(value: Any) -> Tensor:
     return tf.convert_to_tensor(value)
 
 
-def _from_tensors(hidden: tuple[Hidden, Hidden], tensors: list[Tensor]) -> tuple[Hidden, Hidden]:
+def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
     """Return what was hidden in the same places, with the tensors of a trace."""
     found = []
     for rule in hidden:
         values = tuple(tensors.pop(0) for _ in rule.values)
         key, count = (None, None) if rule.key is None else (tensors.pop(0), tensors.pop(0))
-        found.append(Hidden(values, key, count))
+        found.append(compilers.Hidden(values, key, count))
     return found[0], found[1]
 
 

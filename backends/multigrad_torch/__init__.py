@@ -90,7 +90,7 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=jit.jit,
-        is_exporting=compile.exports,
+        is_exporting=compile.is_exporting,
         opaque=torch.compiler.disable,
         read_activation=(compile.ACTIVATIONS, hooks.READER),
         read_function=(compile.FUNCTIONS,),

@@ -76,7 +76,9 @@ def soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
     return F.softshrink(x, lambd)
 
 
+@widened
 def hard_shrink(x: Tensor, *, lambd: float) -> Tensor:
+    # Its own (2.13) rounds lambd to 16 bits before it compares.
     return F.hardshrink(x, lambd)
 
 

@@ -36,7 +36,6 @@ from multigrad.tracing.trace import NeedsConcrete
 from . import asked, random
 from .mirror import HIDDEN, JIT, may_change, tensors_in
 from .numbering import serial
-from .versions import is_exporting
 
 Tensor: TypeAlias = Any
 # In the name of a call: it counts as an application under a hidden key; it takes tensors that are
@@ -88,7 +87,7 @@ def call_of_activation(
             return as_call(plain(forward, backend, x))
         variant = find_variant(put_under(None, forward), (x,), described)
         return emit_call(variant, [], {}, TAKEN)
-    if is_exporting():
+    if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         return as_call(forward_on(backend, forward), passes_gradient=False)
     values, function = in_force.values, put_under(in_force.specialization, forward)

@@ -37,7 +37,6 @@ from .calls import (
 )
 from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
 from .numbering import number_application, serial
-from .versions import is_exporting
 
 Tensor: TypeAlias = Any
 REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
@@ -54,9 +53,11 @@ CALLS = Calls()
 TENSORS = Calls()
 
 
-def exports() -> bool:
+def is_exporting() -> bool:
     """Return whether torch.export traces, or ONNX's older exporter, which runs the code eagerly."""
-    return torch.onnx.is_in_onnx_export() if torch.jit.is_tracing() else is_exporting()
+    if torch.jit.is_tracing():
+        return torch.onnx.is_in_onnx_export()
+    return torch.compiler.is_exporting()
 
 
 # --- what Dynamo traces --------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_function(function, args, kwargs)
-    if is_exporting():
+    if torch.compiler.is_exporting():
         # What is exported is ATen ops: rather no gradient than the forward's own in silence.
         tensors = [tensor.detach() for tensor in tensors]
     if any(map(is_partial, tensors)):
@@ -154,7 +155,7 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
         tensors.append(value)
         shape = tuple([guard_scalar(n) for n in value.shape]) if has_lengths else value.ndim
         return ("tensor", value.dtype, shape, value.requires_grad, value.device.type)
-    if isinstance(value, (tuple, list)):  # torch 2.9 cannot read tuple | list
+    if isinstance(value, tuple | list):
         inner = [describe(each, tensors, has_lengths) for each in value]
         return (type(value).__name__, tuple(inner))
     if isinstance(value, dict):
@@ -180,7 +181,7 @@ def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ..
 @torch._dynamo.disable
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply outside of compiled code, after a graph break."""
-    if is_exporting():
+    if torch.compiler.is_exporting():
         args, kwargs = optree.tree_map(detach, (args, kwargs), none_is_leaf=True)
     return function.apply(args, kwargs)
 
@@ -229,7 +230,7 @@ def find_activation(
         Question: more has to be told.
     """
     in_force = activation.in_force()
-    key = (subject, described, token, epoch, is_exporting())
+    key = (subject, described, token, epoch, torch.compiler.is_exporting())
     if not is_hidden and in_force is not None and in_force.counter is not None:
         # Each application draws its own numbers, so it gets a call of its own.
         key = (*key, number_application(in_force.counter))

@@ -18,7 +18,6 @@ from multigrad.models.over import RuleOver
 from multigrad.rulebook.rule import resolve
 
 from .hooks import top_hooks
-from .versions import is_exporting
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
@@ -193,7 +192,7 @@ def may_have_gradient(x: Tensor) -> bool:
     if transforms_active() or (x.requires_grad and torch.is_grad_enabled()):
         return True
     if is_compiling():
-        return is_exporting()  # what was exported may be asked for one later
+        return torch.compiler.is_exporting()  # what was exported may be asked for one later
     return torch.autograd.forward_ad._current_level >= 0
 
 

@@ -47,7 +47,7 @@ from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
 from .memory import SharedBuffer, borrow_array, lend_array
 from .ranks import Group, Ranks
-from .rows import compositions, rows_of
+from .rows import compositions, lifted, orderings, rows_of
 from .unwritten import unwritten
 
 __all__ = [
@@ -112,9 +112,11 @@ __all__ = [
     "kernel",
     "kind_of",
     "lend_array",
+    "lifted",
     "make_node",
     "make_zeros",
     "ops",
+    "orderings",
     "random",
     "rows_of",
     "tile_shape",

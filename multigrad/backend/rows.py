@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import ops
 from ..ir.op import Op
+from .shared_activations import activations
 
 Row = Callable[..., Any]
 Tensor = Any
@@ -70,7 +72,48 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
 
         return whole(x)
 
-    found = rows_of(locals())
+    found = {**activations(rows, widened), **rows_of(locals())}
     if all_sum is None:  # listed as unsupported, as this is then
         del found[ops.ALL_NORM]
     return found
+
+
+def lifted(row: Row) -> Row:
+    """Return a row along an axis that takes scalars too, as arrays of one element."""
+
+    @functools.wraps(row)
+    def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
+        if all(array.ndim == 0 for array in arrays):
+            return row(*(a.reshape(1) for a in arrays), axis=0, **attrs).reshape(())
+        return row(*arrays, axis=axis, **attrs)
+
+    return call
+
+
+def orderings(
+    order: Callable[[Tensor, int, bool], Tensor], take: Callable[[Tensor, Tensor, int], Tensor]
+) -> dict[Op, Row]:
+    """Return the rows that put values in order, made of a stable permutation.
+
+    Args:
+        order: `(x, axis, descending)` -> the permutation that sorts x; NaN is the largest.
+        take: `(x, places, axis)` -> x at places along an axis, each row at its own.
+    """
+
+    @lifted
+    def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        return take(x, order(x, axis, descending), axis)
+
+    @lifted
+    def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        return take(values, order(x, axis, descending), axis)
+
+    @lifted
+    def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        return take(values, order(order(x, axis, descending), axis, False), axis)
+
+    @lifted
+    def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
+        return order(order(x, axis, True), axis, False) < k
+
+    return rows_of(locals())

@@ -229,4 +229,4 @@ __all__ = [
 __all__ += xp.__all__
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = namespace("multigrad.xp", __all__)

@@ -21,7 +21,7 @@ from ..backend.contract import Backend
 from ..calls.arguments import Layout, flatten
 from ..calls.recipe import Recorded
 from ..capture.dialect import XP, check_dialect
-from ..errors import GradientError, RuleTypeError, RuleValueError
+from ..errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ..functions.custom_gradient import GradientRecipe
 from ..functions.function import Function
 from ..ground.ranges import Range, read_ranges
@@ -235,14 +235,18 @@ class Estimator(Function[P, R]):
             if value is inspect.Parameter.empty
         ]
         if len(args) > len(arguments) or rest or missing:
-            taken = ", ".join(each.name for each in arguments)
+            names = [each.name for each in arguments]
+            twice = [name for name in rest if name in names]
             if missing:
                 problem = f"lacks {', '.join(missing)}"
+            elif twice:
+                problem = f"got {', '.join(twice)} twice"
             elif rest:
-                problem = f"got {', '.join(rest)} that it does not take, or got it twice"
+                word = next(iter(rest))
+                problem = f"takes no {word!r}{suggest(word, names)}"
             else:
                 problem = f"got {len(args)} arguments for {len(arguments)}"
-            raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {taken})")
+            raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {', '.join(names)})")
         return tuple(given)
 
     def _check_shape(self, argument: Argument, own: Any, shape: Any) -> None:

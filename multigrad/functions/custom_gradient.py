@@ -17,7 +17,8 @@ from ..capture.capture import run_written_in
 from ..capture.dialect import check_dialect
 from ..capture.readings import dialect_of
 from ..capture.signature import name_of
-from ..errors import GradientError
+from ..capture.state import OWN
+from ..errors import GradientError, RuleTypeError
 from ..ground.typed import P, R
 from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace, Value
@@ -68,15 +69,34 @@ def named_library(name: str) -> str:
 
 
 def refuse_class(function: Any) -> None:
-    """Refuse a class, whose call makes an object and computes nothing.
+    """Refuse what is not called, and a class, whose call makes an object and computes nothing.
 
     Raises:
-        TypeError: it is one.
+        TypeError: it is one of these.
     """
+    if not callable(function):
+        is_name = isinstance(function, str)
+        advice = "; xg.activation(name) gives an activation as a function" if is_name else ""
+        raise RuleTypeError(
+            f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
+        )
     if isinstance(function, type):
         raise TypeError(
             f"expected a function, got the class {function.__name__!r}: give an object of it, or "
             "an autograd.Function class to xg.from_autograd_function"
+        )
+
+
+def refuse_rule(function: Any) -> None:
+    """Refuse a rule where a forward is to be: it has none.
+
+    Raises:
+        RuleTypeError: it is one.
+    """
+    if type(function).__module__.startswith(OWN) and hasattr(function, "under"):
+        raise RuleTypeError(
+            f"rule {function.name!r} says a gradient, not a forward: put it under an activation, "
+            f'xg.get({function.name!r}).under("ReLU")'
         )
 
 
@@ -215,6 +235,7 @@ def custom_gradient(
     if function is None:
         return lambda inner: custom_gradient(inner, native=native, dialect=dialect, prove=prove)
     refuse_class(function)
+    refuse_rule(function)
     library = check_dialect(dialect)
     recipe = GradientRecipe(function, name_of(function), native, library)
     return Function(recipe, function, prove)

@@ -50,15 +50,16 @@ def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., An
     return import_from(framework_of(cls), cls, prove)
 
 
-def framework_of(cls: Any) -> str:
-    """Return the framework that a class comes from; torch's for what comes from none."""
+def framework_of(cls: Any, default: str = "torch") -> str:
+    """Return the framework that a class comes from; the default for what comes from none."""
     modules = [str(getattr(base, "__module__", "")) for base in getattr(cls, "__mro__", ())]
     roots = [module.partition(".")[0] for module in modules]
-    return next((root for root in roots if root in entry_points()), "torch")
+    return next((root for root in roots if root in entry_points()), default)
 
 
 def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
-    """Return a `jax.custom_vjp` function as a Function for every framework.
+    """Return a `jax.custom_vjp` function as a Function for every framework; also a function with a
+    gradient of its own of another framework whose backend imports such.
 
     A `jax.custom_jvp` function is taken too, by the transpose of its tangent map, and what
     `jax.custom_gradient` makes.
@@ -81,7 +82,7 @@ def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
         TypeError: it is no such function, or its rules are not defined yet.
         TraceError: at a call in another framework; it cannot be captured.
     """
-    return import_from("jax", f, prove)
+    return import_from(framework_of(type(f), "jax"), f, prove)
 
 
 def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:

@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..calls.arguments import signature_of
+from ..calls.bound import BoundFunction
 from ..calls.recipe import Recorded
 from ..capture.capture import run_written_in
 from ..capture.dialect import check_dialect
 from ..capture.signature import name_of
+from ..capture.state import OWN
 from ..ground.typed import P, R
 from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace
-from .custom_gradient import library_of, named_library, refuse_class
+from .custom_gradient import library_of, named_library, refuse_class, refuse_rule
 from .function import Function
 from .held import OfObject, holds_state
 
 Tensor = Any
+TENSOR = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,17 +123,48 @@ def function(
         prove: see `custom_gradient`.
 
     Raises:
-        TypeError: it is a class.
+        TypeError: it is a class, a rule, or nothing that is called.
         GradientError, TraceError: at a call; see `custom_gradient`.
     """
     refuse_class(forward)
+    refuse_rule(forward)
     for role in (backward, residuals):
         if role is not None and not callable(role):
             raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
     library = check_dialect(dialect)
     if backward is None and residuals is None and holds_state(forward):
         return OfObject(forward, native, library, prove)
+    forward = as_code(forward)
     recipe = PairRecipe(
         forward, backward, residuals, name=name_of(forward), native=native, library=library
     )
     return Function(recipe, forward, prove)
+
+
+def as_code(forward: Any) -> Any:
+    """Return what is captured of a forward: of an activation, and of a Function with values for
+    some of its arguments, a plain function that calls it, as these know symbols themselves.
+    """
+    if not type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
+        return forward
+    return calling(forward)
+
+
+def calling(forward: Any) -> Callable[..., Any]:
+    """Return a plain function that calls an object of ours: of one tensor, and of what a Function
+    with values has no value for.
+    """
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return forward(x, *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = getattr(
+        getattr(forward, "forward", forward), "name", name_of(forward)
+    )
+    given: dict[str, Any] = {"__signature__": inspect.signature(call).replace(parameters=[TENSOR])}
+    if isinstance(forward, BoundFunction) and forward.function.parameters is not None:
+        known = forward.function.parameters
+        rest = [p for p in known.parameters.values() if p.name not in forward.params]
+        given["__signature__"] = known.replace(parameters=rest)
+    call.__dict__.update(given)
+    return call

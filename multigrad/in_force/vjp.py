@@ -20,6 +20,7 @@ from ..calls.gradients import match_gradients
 from ..calls.native import check_native, run_recipe
 from ..capture.signature import name_of
 from ..errors import GradientError, RuleTypeError, TraceError
+from ..functions.custom_gradient import refuse_class
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
 from ..ground.trees import optree
@@ -58,7 +59,9 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     Raises:
         TraceError: on NumPy; f cannot be captured.
         GradientError: the cotangent does not fit the outputs.
+        TypeError: f is a class, or nothing that is called.
     """
+    refuse_class(f)
     leaves, tree = flatten(inputs, {})
     leaves = [unwrap(leaf) for leaf in leaves]
     leaves = [

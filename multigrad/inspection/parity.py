@@ -130,7 +130,7 @@ class ParityReport(InNotebooks):
 
 
 def parity(
-    obj: str | Callable[..., Any], *inputs: Any, backends: Sequence[str] | None = None
+    obj: str | Callable[..., Any], *inputs: Any, backends: str | Sequence[str] | None = None
 ) -> ParityReport:
     """Run forward and backward on every backend, and compare them with float64.
 
@@ -150,7 +150,7 @@ def parity(
             function.
         *inputs: tensors of one framework, or NumPy arrays. Without any: as for `xg.check`, in
             float32.
-        backends: names; None: all that are installed, NumPy's reference among them.
+        backends: a name or several; None: all that are installed, NumPy's reference among them.
 
     Raises:
         RuleError: obj is the name of no rule.
@@ -173,11 +173,12 @@ def parity(
     return ParityReport(subject.name, tuple(rows))
 
 
-def find_names(names: Sequence[str] | None) -> list[str]:
+def find_names(names: str | Sequence[str] | None) -> list[str]:
     """Return the backends to run on."""
     if names is None:
         return [row.name for row in backends_installed()]
-    return [load_backend(name).name for name in names]
+    given = [names] if isinstance(names, str) else names
+    return [load_backend(name).name for name in given]
 
 
 def backends_installed() -> list[Any]:

@@ -18,6 +18,7 @@ import keras
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
+from ..rulebook.misplaced import refuse_misplaced
 from .config import read_backend
 from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
@@ -145,6 +146,22 @@ class HoldingLayer(keras.layers.Layer):
         own = cls._read(f"layer {config.get('name')!r}", config)
         backend = read_backend(str(config.get("name")), config.get("backend"))
         return cls(**{**config, **own, "backend": backend})
+
+
+@contextmanager
+def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator[None]:
+    """Tell a rule's param among Keras's options, where Keras knows no such option.
+
+    Raises:
+        RuleTypeError: it knows none of that name.
+    """
+    try:
+        yield
+    except ValueError as error:
+        unknown = {name: options[name] for name in options if repr(name) in str(error)}
+        if not unknown:
+            raise
+        raise refuse_misplaced(kind, kind.__name__, rule, unknown) from None
 
 
 def list_leaves(given: Any) -> list[Any]:

@@ -31,7 +31,7 @@ from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
 from ..rulebook.parts import bind_addressed
 from ..rulebook.rule import BoundRule, Rule
 from ..tracing.trace import NeedsConcrete
-from .base import HoldingLayer
+from .base import HoldingLayer, naming_params
 from .config import describe_params, describe_rule, read_both
 from .function import describe_forward, read_forward
 from .params import COUNT, Params, spread_defaults
@@ -111,7 +111,8 @@ class Activation(HoldingLayer):
         threshold: float | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        with naming_params(Activation, rule, options):
+            super().__init__(**options)
         row = as_forward(forward, at_zero, threshold)
         activation, found, own = make_activation(row, rule, params)
         self._params = Params(self, own, found, bound_rule_of(activation))

@@ -11,7 +11,7 @@ is the one place that the train steps of all three Keras backends pass. What bel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import keras
 import numpy as np
@@ -23,6 +23,7 @@ from ..errors import RuleTypeError, RuleValueError
 from ..in_force.gradients import GradientRule
 from ..registry import resolve
 from ..rulebook.bare import apply_rule
+from ..rulebook.misplaced import refuse_misplaced
 from ..rulebook.rule import Rule
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, spread_defaults
@@ -40,6 +41,7 @@ def apply_to_gradients(
     *,
     key: Any = None,
     after_reduce: bool = False,
+    **others: Never,
 ) -> Any:
     """Return an optimizer whose steps see each gradient after the rule, with `tin=None`.
 
@@ -73,6 +75,8 @@ def apply_to_gradients(
         RuleError: the rule or a param is unknown, or the optimizer is none (also a TypeError) or is
             built already (also a ValueError).
     """
+    if others:
+        raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Self
 
 from ..ground.notebook import InNotebooks
+from ..rulebook.rule import Rule
 
 HEADER = ("name", "kind", "rule", "selector")
 
@@ -109,5 +110,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def named(rule: Any) -> str:
-    """Return what a table calls a rule."""
-    return rule if isinstance(rule, str) else getattr(rule, "name", None) or repr(rule)
+    """Return what a table calls a rule: with what is bound of its numbers."""
+    if isinstance(rule, str):
+        return rule
+    if isinstance(rule, Rule):
+        return rule.words
+    name = getattr(rule, "name", None)
+    said = repr(rule)  # a rule of a layer says its numbers itself
+    return said if name is None or said.startswith(f"{name}(") else name

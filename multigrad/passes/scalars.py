@@ -59,7 +59,7 @@ def scalar_function(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any, **attrs: Any) -> Any:
         for a in args:
-            if not isinstance(a, (float, int)):  # torch 2.9 compiles no `float | int`
+            if not isinstance(a, float | int):
                 return native(*args, **attrs)
         return exact(*args) if exact is not None and not attrs else on_numbers(op, args, attrs)
 

@@ -52,15 +52,19 @@ def find_variant(function: Function) -> Variant:
         if parameter.kind is parameter.KEYWORD_ONLY:
             continue
         args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
+    refused: MultigradError | None = None
     if args:
         try:
             return capture_example(function, *args)
-        except (NotCaptured, MultigradError):
-            pass
+        except NotCaptured as error:
+            refused = error.error
+        except MultigradError as error:
+            refused = error
+    said = f". With arrays for those without a default: {refused}" if refused else ""
     raise TraceError(
         f"function {function.name!r} is captured when it is called, as only then it is known which "
-        "of its arguments are tensors. Call it once, with NumPy arrays for instance"
-    )
+        f"of its arguments are tensors. Call it once, with NumPy arrays for instance{said}"
+    ) from refused
 
 
 def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:

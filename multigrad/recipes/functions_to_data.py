@@ -26,7 +26,7 @@ from ..passes.simplify import rename_inputs
 from ..tracing.trace import NeedsConcrete
 from .document import STATIC, decode_function
 from .examples import find_variant, renewed_variants
-from .record import NotCaptured
+from .record import NotCaptured, type_of
 from .saved import SavedRecipe
 
 GENERAL = ("gradient:", "strided:")
@@ -95,7 +95,7 @@ def _encode(function: Function) -> dict[str, Data]:
     forms: dict[str, Data] = {}
     for variant in (_for_all(function, each) for each in renewed_variants(function)):
         if variant is not None:
-            form = _encode_form(variant, arrays)
+            form = _encode_form(_related(function, variant), arrays)
             forms.setdefault(_meaning(form), form)
     if not forms:
         raise TraceError(
@@ -130,6 +130,20 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
                 return None
             facts = {**facts, **missing}
     return variant
+
+
+def _related(function: Function, variant: Variant) -> Variant:
+    """Return the form whose tensors relate to the first: within another capture, a constant array
+    had a dtype of its own.
+    """
+    layout = variant.layout
+    types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
+    inputs = variant.graphs.forward.inputs
+    if variant.graphs.is_rule or all(
+        types.get(node.attr("name"), node.type) == node.type for node in inputs
+    ):
+        return variant
+    return function.recipe.capture(layout, variant.facts, ())
 
 
 def _general(fact: str) -> Any:

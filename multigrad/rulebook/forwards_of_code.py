@@ -11,7 +11,7 @@ import itertools
 import pickle
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from ..errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ..functions.chain import list_tensors
 from ..functions.function import Function
 from ..functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
+from ..functions.plain import calling
 from ..functions.plain import function as make_function
 from ..ground.threads import build_once
 from ..ir.graph import Graph
@@ -275,10 +276,9 @@ def _function_of(forward: Any, name: str) -> Function:
         if not (forward.completes or has_defaults(forward)):
             return forward
         # With its defaults: a forward is called with one tensor.
-        return make_function(_calling(forward, forward.name))
+        return make_function(calling(forward))
     if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
-        name = getattr(getattr(forward, "forward", forward), "name", name)
-        return make_function(_calling(forward, name))
+        return make_function(forward)
     refuse_tensors(forward, name)
     if isinstance(forward, types.FunctionType) or not holds_state(forward):
         return make_function(forward)
@@ -307,16 +307,6 @@ def refuse_more(function: Function, is_function: bool) -> None:
             f"forward {function.name!r} is to be a function of one tensor, and it needs "
             f"{', '.join(needed)}: give it values by {way}"
         )
-
-
-def _calling(forward: Any, name: str) -> Callable[[Tensor], Any]:
-    """Return a plain function that calls an object of ours, which knows symbols itself."""
-
-    def call(x: Tensor) -> Any:
-        return forward(x)
-
-    call.__name__ = call.__qualname__ = name
-    return call
 
 
 def refuse_bound(forward: Any, name: str) -> None:

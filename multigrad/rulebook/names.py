@@ -42,8 +42,15 @@ def get(rule: str | Callable[..., Any]) -> Any:
         return found
     if callable(rule):
         return rule
+    advice = ""
+    match rule:
+        case (str(name), {**params}):
+            words = ", ".join(f"{word}={value!r}" for word, value in params.items())
+            advice = f": for its params write xg.get({name!r}).with_params({words})"
+        case [*_]:
+            advice = ": for several in series write xg.compose(...)"
     raise RuleTypeError(
-        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r}"
+        f"a rule is a name, a Rule or a function, got {type(rule).__name__} {rule!r:.60}{advice}"
     )
 
 

@@ -12,8 +12,22 @@ import sys
 from pathlib import Path
 
 STATM = Path("/proc/self/statm")
-ROOM = 7 << 28  # clearing costs seconds, and the common ops are compiled again
-GROWTH = 1 << 29
+
+
+def installed() -> int:
+    """Return the bytes of memory that the machine has; 0 where the system does not say."""
+    names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
+    if "SC_PHYS_PAGES" not in names:
+        return 0
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+GIBIBYTE = 1 << 30
+# Clearing costs seconds, and the common ops are traced and compiled again: of what the machine has,
+# two workers may fill a quarter.
+LEAST, MOST = 7 << 28, 3 * GIBIBYTE
+ROOM = min(max(LEAST, installed() // 8), MOST)
+GROWTH = GIBIBYTE
 
 
 class Memory:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..backend.discovery import backend_of
+from ..backend.values import key_for, key_pair
+from ..errors import RuleError
 from ..ir.types import BOOL, T
 from ..passes.scalars import constant
-from ..random import REPLAYED
+from ..random import REPLAYED, key_from_int
 from .axes import Axis, axes_of, known_shape, one_axis
 from .trace import Value, apply, lift
 from .xp_ops import cumprod, cumsum, mean, sum, var
@@ -103,7 +106,7 @@ def rand_like(x: Tensor, key: Any = None) -> Tensor:
         >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
         True
     """
-    return apply(ops.UNIFORM_LIKE, _draw_key(x, key), x)
+    return apply(ops.UNIFORM_LIKE, _draw_key("rand_like", x, key), x)
 
 
 def randn_like(x: Tensor, key: Any = None) -> Tensor:
@@ -113,7 +116,7 @@ def randn_like(x: Tensor, key: Any = None) -> Tensor:
         >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
         (3,)
     """
-    return apply(ops.NORMAL_LIKE, _draw_key(x, key), x)
+    return apply(ops.NORMAL_LIKE, _draw_key("randn_like", x, key), x)
 
 
 def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
@@ -123,7 +126,7 @@ def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
         >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
         array([0., 1.])
     """
-    return apply(ops.BERNOULLI_LIKE, _draw_key(x, key), x, p)
+    return apply(ops.BERNOULLI_LIKE, _draw_key("bernoulli_like", x, key), x, p)
 
 
 def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
@@ -133,7 +136,7 @@ def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
         >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
         array([1., 1., 1.])
     """
-    return apply(ops.RADEMACHER_LIKE, _draw_key(x, key), x)
+    return apply(ops.RADEMACHER_LIKE, _draw_key("rademacher_like", x, key), x)
 
 
 def exponential_like(x: Tensor, key: Any = None) -> Tensor:
@@ -143,7 +146,7 @@ def exponential_like(x: Tensor, key: Any = None) -> Tensor:
         >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
         True
     """
-    return apply(ops.EXPONENTIAL_LIKE, _draw_key(x, key), x)
+    return apply(ops.EXPONENTIAL_LIKE, _draw_key("exponential_like", x, key), x)
 
 
 def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
@@ -153,16 +156,36 @@ def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
         >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
         (3,)
     """
-    return apply(ops.GUMBEL_LIKE, _draw_key(x, key), x)
+    return apply(ops.GUMBEL_LIKE, _draw_key("gumbel_like", x, key), x)
 
 
-def _draw_key(x: Tensor, key: Any) -> Any:
-    if key is not None:
+def _draw_key(name: str, x: Tensor, key: Any) -> Any:
+    """Return the key of a draw: of a rule or a Function the next one, of a bare tensor its own.
+
+    Raises:
+        RuleError: a bare tensor has no key.
+        TraceError: the key is a constant of what is captured.
+    """
+    if isinstance(key, Value):
         return key
     if isinstance(x, Value):
-        return x.trace.next_key()
-    replayed = REPLAYED.get()
-    return None if replayed is None else next(replayed)
+        if key is None:
+            return x.trace.next_key()
+        raise x.trace.error(
+            f"draws by xp.{name} with a fixed key, so that each call would draw the same. Leave "
+            "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
+        )
+    if key is None:
+        replayed = REPLAYED.get()
+        if replayed is None:
+            raise RuleError(
+                f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
+                "uint32. In a rule and in a Function each draw takes the next key by itself"
+            )
+        return next(replayed)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return key_from_int(key)
+    return key_for(backend_of(x), key_pair(key))
 
 
 # --- products ----------------------------------------------------------------------------------

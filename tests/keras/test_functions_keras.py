@@ -114,6 +114,20 @@ def test_a_function_with_values_of_its_own_is_the_same_in_a_loaded_model_and_a_c
         assert all(each.layers[2].function.is_keyed for each in (loaded, clone))
 
 
+def test_a_rules_param_among_the_options_is_told_with_what_to_write(xk: ModuleType) -> None:
+    import keras
+
+    for make in (xk.Activation, xk.activation):
+        with pytest.raises(xg.RuleError, match=r'takes no .width.*write params={"width": 2.0}'):
+            make("Heaviside", "triangular", width=2.0)
+        with pytest.raises(xg.RuleError, match=r'did you mean params={"width": 2.0}'):
+            make("Heaviside", "triangular", widht=2.0)
+        with pytest.raises(ValueError, match="triangularity"):  # Keras's own word
+            make("Heaviside", "triangular", dtype="triangularity")
+    with pytest.raises(xg.RuleError, match=r'write params={"max_norm": 1.0}'):
+        xk.apply_to_gradients(keras.optimizers.SGD(), "clip_norm", max_norm=1.0)
+
+
 def test_a_function_that_is_not_captured_cannot_be_saved_in_a_keras_model(tmp_path: Path) -> None:
     @xg.custom_gradient(native=True)
     def as_it_is(x: Any) -> Any:

@@ -45,3 +45,35 @@ class Note(Cells):
     def written(self) -> str:
         """Return the line below the table."""
         return self.text
+
+
+# --- what is the same on every backend that has the transform -------------------------------------
+
+SAVED = ("saved and loaded (`xg.save`)",)
+EJECTED = ("ejected, without multigrad (`xg.source(..., standalone=True)`)",)
+OF_ALL: list[Refused | Note] = [
+    Refused(SAVED, ("as it is",), "runs as it is (native=True), so it has no graph", "TraceError"),
+    Refused(
+        SAVED,
+        ("scheduled number",),
+        "is bound to a number that moves, which a document does not hold",
+        "TraceError",
+    ),
+    Refused(EJECTED, ("as it is",), "runs as it is (native=True)", "TraceError"),
+    Refused(
+        EJECTED,
+        ("scheduled number",),
+        "what is lowered holds numbers; give it schedule.value",
+        "RuleTypeError",
+    ),
+    Refused(EJECTED, ("loop by values",), "needs ndim of its input in Python", "TraceError"),
+    Note(EJECTED, ("random, without a key",), "", absent=True),
+    # A key is a call's; a Function is no rule.
+    Note(("`xg.attach`", "`xg.override`"), ("random, with a key", "own forward"), "", absent=True),
+    Note(
+        ("`xg.apply_to_gradients`", '`use(scope="params")`, by hooks'),
+        ("own forward", "rule of a layer"),
+        "",
+        absent=True,
+    ),
+]

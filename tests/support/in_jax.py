@@ -13,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import multigrad as xg
 
+from . import ways
 from .declared import Note, Refused
 from .kinds import GRAD_OUT, Kind, NotApplicable, V, X, gradient_of, second_of, tangent_of
 
@@ -126,6 +127,37 @@ def in_thread(kind: Kind) -> Any:
         return pool.submit(lambda: pulled(function)).result()
 
 
+def overridden(kind: Kind) -> Any:
+    return pulled(ways.overriding(kind, jax.nn.relu, jnp.matmul))
+
+
+def saved(kind: Kind) -> Any:
+    return pulled(ways.saved(kind))
+
+
+def ejected(kind: Kind) -> Any:
+    return pulled(ways.ejected(kind, "jax"))
+
+
+def on_gradients(kind: Kind) -> Any:
+    found, expected = ways.applied(kind, G)
+    return np.asarray(found), expected
+
+
+def in_numpy(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "numpy"))
+
+
+def in_torch(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "torch"))
+
+
+def in_tensorflow(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "tensorflow"))
+
+
+# What a transform needs besides.
+NEEDS = {"run by PyTorch (a bridge)": ("torch",), "run by TensorFlow (a bridge)": ("tensorflow",)}
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": repeated,
@@ -143,6 +175,13 @@ TRANSFORMS = {
     "bfloat16": half,
     "over devices (`shard_map`)": sharded,
     "export": exported,
+    "`xg.override`": overridden,
+    "`xg.apply_to_gradients`": on_gradients,
+    "saved and loaded (`xg.save`)": saved,
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
+    "run by NumPy (a bridge)": in_numpy,
+    "run by PyTorch (a bridge)": in_torch,
+    "run by TensorFlow (a bridge)": in_tensorflow,
 }
 REFUSED = [
     Refused(

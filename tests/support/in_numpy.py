@@ -8,8 +8,9 @@ from typing import Any
 
 import multigrad as xg
 
+from . import ways
 from .declared import Note, Refused
-from .kinds import GRAD_OUT, Kind, X, gradient_of
+from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, X, gradient_of
 
 
 def backward(kind: Kind, function: Any = None) -> Any:
@@ -39,14 +40,44 @@ def inside(kind: Kind) -> Any:
     return backward(kind, xg.function(lambda x: function(x)))
 
 
+def overridden(kind: Kind) -> Any:
+    return backward(kind, ways.overriding(kind, xg.xp.relu, xg.xp.matmul))
+
+
+def saved(kind: Kind) -> Any:
+    if kind.name == LAYER:
+        return xg.vjp(ways.saved_layer(), X, WEIGHT, None)[1](GRAD_OUT)[0], gradient_of
+    return backward(kind, ways.saved(kind))
+
+
+def ejected(kind: Kind) -> Any:
+    return ways.ejected(kind, "numpy").vjp(X)[1](GRAD_OUT), gradient_of
+
+
+def on_gradients(kind: Kind) -> Any:
+    found, expected = ways.applied(kind, GRAD_OUT)
+    return found, expected
+
+
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": twice_pulled,
     "inside of another Function": inside,
     "pickle": pickled,
     "another thread": in_thread,
+    "`xg.override`": overridden,
+    "`xg.apply_to_gradients`": on_gradients,
+    "saved and loaded (`xg.save`)": saved,
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
 }
 REFUSED = [
+    Refused(("`xg.override`",), ("as it is",), "runs as it is (native=True)", "TraceError"),
+    Refused(
+        ("`xg.override`",),
+        ("rule of a layer",),
+        "a rule is a name, a Rule or a function, got Relevance",
+        "RuleTypeError",
+    ),
     Refused(
         ("inside of another Function",),
         ("random, with a key",),

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import multigrad as xg
 
+from . import ways
 from .declared import Note, Refused
 from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
 
@@ -141,6 +142,37 @@ def in_thread(kind: Kind) -> Any:
         return pool.submit(lambda: pulled(function)).result()
 
 
+def overridden(kind: Kind) -> Any:
+    return pulled(ways.overriding(kind, tf.nn.relu, tf.matmul))
+
+
+def saved(kind: Kind) -> Any:
+    return pulled(ways.saved(kind))
+
+
+def ejected(kind: Kind) -> Any:
+    return pulled(ways.ejected(kind, "tensorflow"))
+
+
+def on_gradients(kind: Kind) -> Any:
+    found, expected = ways.applied(kind, G)
+    return found.numpy(), expected
+
+
+def in_numpy(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "numpy"))
+
+
+def in_torch(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "torch"))
+
+
+def in_jax(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "jax"))
+
+
+# What a transform needs besides.
+NEEDS = {"run by PyTorch (a bridge)": ("torch",), "run by JAX (a bridge)": ("jax",)}
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": repeated,
@@ -158,8 +190,21 @@ TRANSFORMS = {
     "bfloat16": half,
     "over devices (`tf.distribute`)": replicated,
     "export": exported,
+    "`xg.override`": overridden,
+    "`xg.apply_to_gradients`": on_gradients,
+    "saved and loaded (`xg.save`)": saved,
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
+    "run by NumPy (a bridge)": in_numpy,
+    "run by PyTorch (a bridge)": in_torch,
+    "run by JAX (a bridge)": in_jax,
 }
 REFUSED = [
+    Refused(
+        ("`xg.override`",),
+        ("rule of a layer",),
+        "TensorFlow has no operation 'linear'",
+        "RuleValueError",
+    ),
     Refused(
         ("forward mode",),
         (

@@ -12,9 +12,23 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 import multigrad as xg
+from multigrad.hook import attach_param_hooks
 
+from . import ways
 from .declared import Note, Refused
-from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
+from .kinds import (
+    GRAD_OUT,
+    LAYER,
+    WEIGHT,
+    Kind,
+    NotApplicable,
+    V,
+    X,
+    bare,
+    gradient_of,
+    second_of,
+    tangent_of,
+)
 
 G, TANGENT = torch.tensor(GRAD_OUT), torch.tensor(V)
 
@@ -151,6 +165,76 @@ def inference(kind: Kind) -> Any:
     return y.numpy(), forward_of
 
 
+def multiplied(x: Any, w: Any) -> Any:
+    return torch.nn.functional.linear(x, w.T)
+
+
+def attached(kind: Kind) -> Any:
+    layer: Any = torch.nn.ReLU()
+    if kind.name == LAYER:
+        layer = torch.nn.Linear(4, 4, bias=False)
+        layer.weight.data = torch.tensor(WEIGHT.T.copy())
+    model = torch.nn.Sequential(layer)
+    xg.attach(model, {"0": ways.rule_of(kind)})
+    return pulled(model)
+
+
+def hooked(kind: Kind) -> Any:
+    """The gradient of a parameter, by hooks."""
+    if kind.name == LAYER:
+        raise NotApplicable("it reads a layer, which a bare gradient has not")
+    model = Scaled()
+    attach_param_hooks(model)
+    rule, key = ("noise", 7) if kind.name == ways.KEYED else (ways.rule_of(kind), None)
+    params = {"sigma": 0.5} if key else None
+    with xg.use(rule, params, scope="params", key=key):
+        y = model()
+    y.backward(G)
+    return model.weight.grad.numpy(), "drawn" if kind.meaning is None else bare
+
+
+class Scaled(torch.nn.Module):
+    """A parameter as the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(X))
+
+    def forward(self) -> Any:
+        return self.weight * 1.0
+
+
+def overridden(kind: Kind) -> Any:
+    return pulled(ways.overriding(kind, torch.relu, multiplied))
+
+
+def saved(kind: Kind) -> Any:
+    return pulled(ways.saved(kind))
+
+
+def ejected(kind: Kind) -> Any:
+    return pulled(ways.ejected(kind, "torch"))
+
+
+def on_gradients(kind: Kind) -> Any:
+    found, expected = ways.applied(kind, G)
+    return found.numpy(), expected
+
+
+def in_numpy(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "numpy"))
+
+
+def in_jax(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "jax"))
+
+
+def in_tensorflow(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "tensorflow"))
+
+
+# What a transform needs besides.
+NEEDS = {"run by JAX (a bridge)": ("jax",), "run by TensorFlow (a bridge)": ("tensorflow",)}
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": repeated,
@@ -170,6 +254,15 @@ TRANSFORMS = {
     "pickle": pickled,
     "deep copy": copied,
     "saved with the framework": stored,
+    "`xg.attach`": attached,
+    "`xg.override`": overridden,
+    "`xg.apply_to_gradients`": on_gradients,
+    '`use(scope="params")`, by hooks': hooked,
+    "saved and loaded (`xg.save`)": saved,
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
+    "run by NumPy (a bridge)": in_numpy,
+    "run by JAX (a bridge)": in_jax,
+    "run by TensorFlow (a bridge)": in_tensorflow,
 }
 REFUSED = [
     Refused(

@@ -24,6 +24,7 @@ WEIGHT = np.array(
     [[1.0, -0.5, 0.25, 2.0], [0.5, 1.0, -1.0, 0.5], [2.0, 0.25, 1.0, -1.0], [0.5, 1.5, 1.0, 1.0]],
     np.float32,
 )
+LAYER = "rule of a layer"
 # A rule whose graph has a loop that values end; written once, as `xg.save` does.
 HALVED = Path(__file__).parent / "halved.json"
 
@@ -43,6 +44,7 @@ class Kind:
         meaning: (x, grad_out) -> the gradient of x, in NumPy; None where it is drawn.
         linear: whether the gradient is linear in grad_out, so that a forward mode has a meaning.
         smooth: whether second derivatives are those of the meaning.
+        rule: gives the rule with its numbers, of what is one and needs no key of a call.
     """
 
     name: str
@@ -51,12 +53,18 @@ class Kind:
     meaning: Callable[[Array, Array], Array] | None
     linear: bool = True
     smooth: bool = True
+    rule: Callable[[], Any] | None = None
 
 
 def rule(name: str, **params: Any) -> Callable[[Array, Array], Array]:
     """Return what a rule does to a gradient, in NumPy."""
     found = xg.get(name)
     return lambda x, grad_out: found(None, grad_out, x, **params)
+
+
+def bound(name: str, **params: Any) -> Callable[[], Any]:
+    """Return what gives a rule with its numbers."""
+    return lambda: xg.get(name).with_params(**params)
 
 
 def by_activation(forward: str, name: Any, **params: Any) -> Callable[[], Any]:
@@ -84,14 +92,31 @@ def own_forward() -> Any:
     return xg.estimators.ste_sign
 
 
-def scheduled() -> Any:
+def moving() -> Any:
     width = xg.schedule.linear(3.0, 1.0, steps=2)
     width.step()
+    return xg.get("triangular").with_params(width=width)
+
+
+def scheduled() -> Any:
+    width = moving().bound["width"]
     return xg.activation("Heaviside", "triangular", {"width": width})
 
 
+def loop() -> Any:
+    return xg.load(HALVED)
+
+
 def by_values() -> Any:
-    return xg.load(HALVED).under("Linear")
+    return loop().under("Linear")
+
+
+def composed() -> Any:
+    return COMPOSED.with_params(max_norm=1.0)
+
+
+def epsilon() -> Any:
+    return xg.attribution.epsilon(0.25)
 
 
 def halved(x: Array, grad_out: Array) -> Array:
@@ -112,19 +137,24 @@ FRAMEWORK = ["numpy"]  # of the cell that runs now: a symbol has none
 
 def weight_for(x: Tensor) -> Tensor:
     """Return the layer's weight as a tensor of x's framework."""
+    return tensor_for(x, WEIGHT)
+
+
+def tensor_for(x: Tensor, array: Array) -> Tensor:
+    """Return an array as a tensor of x's framework."""
     if FRAMEWORK[0] == "numpy" or isinstance(x, np.ndarray):
-        return WEIGHT
+        return array
     if FRAMEWORK[0] == "torch":
         import torch
 
-        return torch.tensor(WEIGHT)
+        return torch.tensor(array)
     if FRAMEWORK[0] == "tensorflow":
         import tensorflow as tf
 
-        return tf.constant(WEIGHT)
+        return tf.constant(array)
     import jax.numpy as jnp
 
-    return jnp.asarray(WEIGHT)
+    return jnp.asarray(array)
 
 
 def layer_meaning(x: Array, grad_out: Array) -> Array:
@@ -144,6 +174,7 @@ KINDS = {
             '`xg.activation("Heaviside", "triangular")`',
             by_activation("Heaviside", "triangular", width=2.0),
             rule("triangular", width=2.0),
+            rule=bound("triangular", width=2.0),
         ),
         Kind(
             "with a reduction",
@@ -151,6 +182,7 @@ KINDS = {
             by_activation("Linear", "clip_norm", max_norm=1.0),
             rule("clip_norm", max_norm=1.0),
             linear=False,
+            rule=bound("clip_norm", max_norm=1.0),
         ),
         Kind(
             "random, with a key",
@@ -165,14 +197,23 @@ KINDS = {
             by_activation("Linear", "noise", sigma=0.5),
             None,
             linear=False,
+            rule=bound("noise", sigma=0.5),
         ),
         Kind("own forward", "`xg.estimators.ste_sign`", own_forward, sign_meaning),
-        Kind("loop by values", "a `while_loop` in a rule", by_values, halved, linear=False),
+        Kind(
+            "loop by values",
+            "a `while_loop` in a rule",
+            by_values,
+            halved,
+            linear=False,
+            rule=loop,
+        ),
         Kind(
             "as it is",
             "`xg.register(..., native=True)`",
             by_activation("Linear", "support: halved or not"),
             lambda x, grad_out: grad_out * 0.5,
+            rule=bound("support: halved or not"),
         ),
         Kind(
             "composed",
@@ -180,15 +221,21 @@ KINDS = {
             by_activation("Linear", COMPOSED, max_norm=1.0),
             lambda x, grad_out: 0.5 * rule("clip_norm", max_norm=1.0)(x, grad_out),
             linear=False,
+            rule=composed,
         ),
         Kind(
             "scheduled number",
             "`xg.schedule.linear(...)`",
             scheduled,
             rule("triangular", width=2.0),
+            rule=moving,
         ),
         Kind(
-            "rule of a layer", '`xg.attribution.epsilon().over("linear")`', OfLayer, layer_meaning
+            LAYER,
+            '`xg.attribution.epsilon().over("linear")`',
+            OfLayer,
+            layer_meaning,
+            rule=epsilon,
         ),
     )
 }
@@ -201,6 +248,13 @@ def gradient_of(kind: Kind, x: Array = X) -> Array:
     """Return the gradient that a rule gives for GRAD_OUT."""
     assert kind.meaning is not None
     return np.asarray(kind.meaning(x, GRAD_OUT), np.float64)
+
+
+def bare(kind: Kind) -> Array:
+    """Return what a rule gives for the bare gradient GRAD_OUT, in NumPy."""
+    if kind.rule is None:  # the keyed one
+        return np.asarray(xg.get("noise")(None, GRAD_OUT, None, sigma=0.5, key=7), np.float64)
+    return np.asarray(kind.rule()(None, GRAD_OUT, None), np.float64)
 
 
 def second_of(kind: Kind) -> Array:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import kinds
-from .declared import Note, Refused
+from .declared import OF_ALL, Note, Refused
 from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of, tangent_of
 
 FOLDER = Path(__file__).parent
@@ -32,32 +34,78 @@ def backends() -> list[str]:
     return [*(name for name in FIRST if name in found), *sorted(found - set(FIRST))]
 
 
-def rows_of(backend: str) -> tuple[list[str], list[Refused], list[Note]]:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a backend's file declares.
+
+    Attributes:
+        here: the transforms that tests/test_support.py runs, with what each needs besides.
+        devices: those that run on several devices, in the processes of tests/ranks.
+        exceptions: where a cell is not just "works".
+    """
+
+    here: dict[str, tuple[str, ...]]
+    devices: list[str]
+    exceptions: list[Refused | Note]
+
+    @property
+    def transforms(self) -> list[str]:
+        """All of them, in the order of the page."""
+        return [*self.here, *self.devices]
+
+
+@cache
+def rows_of(backend: str) -> Rows:
     """Return what a backend's file declares, read from its source: no framework is imported."""
     source = (FOLDER / f"in_{backend}.py").read_text(encoding="utf-8")
-    found: dict[str, Any] = {"REFUSED": [], "NOTES": []}
+    found: dict[str, Any] = {"ON_DEVICES": [], "REFUSED": [], "NOTES": [], "NEEDS": {}}
     for node in ast.parse(source).body:
-        name = getattr(node.targets[0], "id", "") if isinstance(node, ast.Assign) else ""
-        if name == "TRANSFORMS" and isinstance(node.value, ast.Dict):
-            found[name] = [ast.literal_eval(key) for key in node.value.keys if key is not None]
-        elif name in ("REFUSED", "NOTES"):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        name = getattr(target, "id", "")
+        if name in ("TRANSFORMS", "ON_DEVICES") and isinstance(node.value, ast.Dict):
+            found[name] = [ast.literal_eval(key) for key in node.value.keys]
+        elif name in found:
             names = {"Refused": Refused, "Note": Note}
             found[name] = eval(compile(ast.Expression(node.value), name, "eval"), names)
-    return found["TRANSFORMS"], found["REFUSED"], found["NOTES"]
+    here = {name: found["NEEDS"].get(name, ()) for name in found["TRANSFORMS"]}
+    exceptions = [*found["REFUSED"], *found["NOTES"], *OF_ALL]
+    return Rows(here, found["ON_DEVICES"], exceptions)
 
 
 def cells() -> Iterator[tuple[str, str, str]]:
     """Yield backend, transform and kind of every cell."""
     for backend in backends():
-        for transform in rows_of(backend)[0]:
+        for transform in rows_of(backend).transforms:
             for kind in KINDS:
                 yield backend, transform, kind
 
 
 def declared(backend: str, transform: str, kind: str) -> Refused | Note | None:
     """Return what is declared of a cell; None: it works."""
-    _, refused, notes = rows_of(backend)
-    return next((row for row in (*refused, *notes) if row.covers(transform, kind)), None)
+    rows = rows_of(backend).exceptions
+    return next((row for row in rows if row.covers(transform, kind)), None)
+
+
+def wrong(backend: str, transform: str) -> dict[str, str]:
+    """Return how the cells of a row differ from what is declared of them, by kind."""
+    return {kind: said for kind in KINDS if (said := outcome(backend, transform, kind))}
+
+
+def outcome(backend: str, transform: str, kind: str) -> str:
+    """Return how a cell differs from what is declared of it; "" where it does not."""
+    row = declared(backend, transform, kind)
+    try:
+        said = run(backend, transform, KINDS[kind])
+    except NotApplicable:
+        return "" if isinstance(row, Note) and row.absent else "has no meaning"
+    except Exception as error:  # noqa: BLE001
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(row, Refused) and type(error).__name__ == row.error and row.text in text:
+            return ""
+        return text
+    if isinstance(row, Refused):
+        return "is not refused"
+    return said
 
 
 def run(backend: str, transform: str, kind: Kind) -> str:
@@ -66,9 +114,9 @@ def run(backend: str, transform: str, kind: Kind) -> str:
     Raises:
         NotApplicable: the transform has no meaning for that kind.
     """
-    module = importlib.import_module(f"tests.support.in_{backend}")
+    module = importlib.import_module(f"{__package__}.in_{backend}")
     kinds.FRAMEWORK[0] = keras_backend() if backend == "keras" else backend
-    given, expected = module.TRANSFORMS[transform](kind)
+    given, expected = {**module.TRANSFORMS, **getattr(module, "ON_DEVICES", {})}[transform](kind)
     given = np.asarray(given)
     if not np.isfinite(given).all():
         return f"{given} is not finite"
@@ -132,7 +180,7 @@ def render() -> str:
 def overview() -> Iterator[str]:
     """Yield the table of transforms by backends."""
     names = backends()
-    transforms = list(dict.fromkeys(each for name in names for each in rows_of(name)[0]))
+    transforms = list(dict.fromkeys(each for name in names for each in rows_of(name).transforms))
     head = " | ".join(TITLES.get(name, name).partition(",")[0] for name in names)
     lines = [f"| transform | {head} |", "| --- |" + " --- |" * len(names)]
     for transform in transforms:
@@ -148,7 +196,7 @@ def overview() -> Iterator[str]:
 
 def counted(backend: str, transform: str) -> str:
     """Return how many kinds work with a transform."""
-    if transform not in rows_of(backend)[0]:
+    if transform not in rows_of(backend).transforms:
         return ""
     found = [declared(backend, transform, kind) for kind in KINDS]
     meant = [each for each in found if not (isinstance(each, Note) and each.absent)]
@@ -158,7 +206,7 @@ def counted(backend: str, transform: str) -> str:
 
 def section(backend: str) -> Iterator[str]:
     """Yield the parts about one backend."""
-    transforms = rows_of(backend)[0]
+    transforms = rows_of(backend).transforms
     texts: list[str] = []
     yield f"## {TITLES.get(backend, backend)}"
     lines = ["| | " + " | ".join(KINDS) + " |", "| --- |" + " --- |" * len(KINDS)]

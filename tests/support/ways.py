@@ -1,0 +1,133 @@
+"""Other ways to put a kind of rule to work, the same on every backend: each gives a function of a
+tensor, which a backend then differentiates.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import multigrad as xg
+from multigrad import random
+from multigrad.bridging import call_activation, call_function
+
+from .kinds import LAYER, WEIGHT, Kind, NotApplicable, X, bare, keyed, tensor_for, weight_for
+
+Tensor = Any
+Function = Callable[[Tensor], Tensor]
+KEYED = "random, with a key"
+
+
+def rule_of(kind: Kind) -> Any:
+    """Return the rule of a kind, with its numbers.
+
+    Raises:
+        NotApplicable: it is none, or its key belongs to a call.
+    """
+    if kind.rule is None:
+        raise NotApplicable("it is no rule, or has a key, which a call is given")
+    return kind.rule()
+
+
+def overriding(kind: Kind, relu: Any, linear: Any) -> Function:
+    """Return a function that calls an operation, with the rule on it."""
+    found = rule_of(kind)
+    if kind.name != LAYER:
+        return xg.override(lambda x: relu(x), {"relu": found})
+    return xg.override(lambda x: linear(x, weight_for(x)), {"linear": found})
+
+
+def saved(kind: Kind) -> Function:
+    """Return what a document holds of a kind, read back."""
+    if kind.name == LAYER:
+        again = saved_layer()
+        return lambda x: again(x, weight_for(x), None)
+    if kind.rule is not None:
+        return xg.activation(forward_of(kind), xg.from_dict(rule_of(kind).to_dict()))
+    function = kind.make()
+    if kind.name == KEYED:
+        function = function.function.with_defaults((0.5,))
+    return xg.from_dict(function.to_dict())
+
+
+def saved_layer() -> Any:
+    """Return a layer with its rule, read back from a document."""
+    layer = xg.attribution.epsilon(0.25).over("linear")
+    layer(X, WEIGHT, None)
+    return xg.from_dict(layer.to_dict())
+
+
+def forward_of(kind: Kind) -> str:
+    made = kind.make()
+    return made.forward.name if hasattr(made, "forward") else "Linear"
+
+
+def ejected(kind: Kind, backend: str) -> Function:
+    """Return the function in the file that is ejected of a kind."""
+    if kind.meaning is None:
+        raise NotApplicable("what is ejected takes its key as an argument")
+    if kind.name == LAYER:
+        layer = xg.attribution.epsilon(0.25).over("linear")
+        layer(X, WEIGHT, None)
+        text = xg.source(layer, backend, standalone=True)
+    elif kind.rule is not None:
+        found = rule_of(kind)
+        text = xg.source(found, backend, forward=forward_of(kind), standalone=True)
+    else:
+        function = keyed().function if kind.name == KEYED else kind.make()
+        text = xg.source(function, backend, standalone=True)
+    own = run_file(text)
+    taken = inspect.signature(own).parameters
+    values = {"sigma": 0.5, "key": random.fold_in((0, 7), 0), "epsilon": 0.25}
+    arrays = {"weight": WEIGHT, "out": X @ WEIGHT}
+
+    def arguments(x: Tensor) -> tuple[Any, ...]:
+        known = {**values, **{name: tensor_for(x, array) for name, array in arrays.items()}}
+        return (x, *(known[name] for name in taken if name in known))
+
+    return as_called(own, arguments)
+
+
+def as_called(own: Any, arguments: Callable[[Tensor], tuple[Any, ...]]) -> Function:
+    """Return an ejected function as one of a tensor; NumPy's has its pullback beside it."""
+
+    def call(x: Tensor) -> Any:
+        return own(*arguments(x))
+
+    if hasattr(own, "vjp"):
+        call.__dict__["vjp"] = lambda x: own.vjp(*arguments(x))
+    return call
+
+
+def run_file(text: str) -> Any:
+    """Return the function that a file is for."""
+    module = types.ModuleType("ejected_file")
+    exec(compile(text, "ejected_file.py", "exec"), module.__dict__)  # noqa: S102
+    (public,) = module.__all__
+    return getattr(module, public)
+
+
+def bridged(kind: Kind, guest: str) -> Function:
+    """Return a kind that runs in another framework, forward and backward."""
+    made = kind.make()
+    if kind.name == LAYER:
+        layer = xg.attribution.epsilon(0.25).over("linear")
+        return lambda x: call_function(layer, (x, weight_for(x), None), {}, guest)
+    if isinstance(made, xg.Function):
+        return lambda x: call_function(made, (x,), {}, guest)
+    if kind.name == KEYED:
+        return lambda x: call_function(made.function, (x, *made.params.values()), {}, guest)
+    return lambda x: call_activation(made.forward, made.in_force(), x, guest)
+
+
+def applied(kind: Kind, grad_out: Tensor) -> Any:
+    """Return a bare gradient after the rule, as one of a parameter, and what it must be."""
+    if kind.name == KEYED:
+        found = xg.apply_to_gradients([grad_out], "noise", {"sigma": 0.5}, key=7)
+    elif kind.name == LAYER:
+        raise NotApplicable("it reads a layer, which a bare gradient has not")
+    else:
+        found = xg.apply_to_gradients([grad_out], rule_of(kind))
+    return found[0], "drawn" if kind.meaning is None else bare
