@@ -32,7 +32,7 @@ from multigrad.testing.programs.interpreter import interpret
 from multigrad.testing.programs.running import QUIET, Mismatch, check_random, inputs_of
 from multigrad.tracing import xp_all as neutral
 
-from .conftest import BACKENDS, is_installed, split_names
+from .conftest import BACKENDS, find_backend, is_installed, split_names
 
 xp: Any = neutral
 PROGRAMS = int(os.environ.get("MULTIGRAD_PROGRAMS", "500"))
@@ -45,7 +45,7 @@ COMPILED = ("jax",)  # it compiles each op for each shape: a whole program is fa
 def installed(request: pytest.FixtureRequest) -> list[Any]:
     """The backends to compare: those asked for, or all that are there."""
     asked = split_names(request.config.getoption("--backends") or "") or list(BACKENDS)
-    return [BACKENDS[name] for name in asked if is_installed(name)]
+    return [find_backend(name) for name in asked if is_installed(name)]
 
 
 # --- the programs ---------------------------------------------------------------------------------

@@ -137,6 +137,7 @@ def test_params_reach_it_as_python_numbers_and_change(backend: Any) -> None:
     assert seen == [(2.0, 3), (0.5, 3)] and type(seen[0][0]) is float
 
 
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")  # each by a branch of its own
 def test_rule_in_a_frameworks_own_functions_runs_there(backend: Any) -> None:
     rule = xg.register("own")(make_rule_of(backend.name))
     with warnings.catch_warnings():

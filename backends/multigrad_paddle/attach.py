@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import paddle
@@ -188,25 +189,41 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
     with paddle.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
 
-    class NativeFunction(PyLayer):
-        @staticmethod
-        def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
-            ctx.save_for_backward(*given)
-            ctx.versions = versions(given)
-            detached = tuple(output.detach().clone() for output in outputs)
-            ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))
-            return detached
+    ran = Ran(outputs, pull, undifferentiable, asked_for, name)
+    return tuple(UsersOwn.apply(ran, *tensors))
 
-        @staticmethod
-        @noting_errors
-        def backward(ctx: Any, *cotangents: Tensor) -> Any:
-            check_versions(ctx.saved_tensor(), ctx.versions, name)
-            gradients = pull(*cotangents, ctx=ctx)
-            wanted = zip(gradients, asked_for, strict=True)
-            return given(tuple(g if is_asked else None for g, is_asked in wanted), 0)
 
-    NativeFunction.__name__ = name
-    return tuple(NativeFunction.apply(*tensors))
+@dataclass(slots=True)
+class Ran:
+    """What has run forward: its outputs, and what its backward is."""
+
+    outputs: tuple[Any, ...]
+    pull: Callable[..., tuple[Any, ...]]
+    undifferentiable: tuple[int, ...]
+    asked_for: tuple[bool, ...]
+    name: str
+
+
+class UsersOwn(PyLayer):
+    """One class for all: Paddle never lets go of a class that was applied, nor of what it holds."""
+
+    @staticmethod
+    def forward(ctx: Any, ran: Ran, *given: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*given)
+        ctx.versions, ctx.ran = versions(given), ran
+        detached = tuple(output.detach().clone() for output in ran.outputs)
+        ran.outputs = ()
+        ctx.mark_non_differentiable(*(detached[i] for i in ran.undifferentiable))
+        return detached
+
+    @staticmethod
+    @noting_errors
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        ran = ctx.ran
+        check_versions(ctx.saved_tensor(), ctx.versions, ran.name)
+        gradients = ran.pull(*cotangents, ctx=ctx)
+        wanted = zip(gradients, ran.asked_for, strict=True)
+        return given(tuple(g if is_asked else None for g, is_asked in wanted), 0)
 
 
 NAMESPACE = {

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
+import optree
 import paddle
 from paddle.framework import core
 
@@ -21,7 +22,8 @@ from multigrad.backend import Reader, StaleTraceError, compilers
 
 from .widening import Tensor
 
-OWN = (compilers.FOLDER, os.path.dirname(__file__))
+# What multigrad calls besides is not read either: what Paddle 3.3 makes of optree loses a variable.
+OWN = (compilers.FOLDER, os.path.dirname(__file__), os.path.dirname(optree.__file__))
 
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from .widening import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    INT32,
     INT64,
     Tensor,
     aligned,
@@ -33,6 +34,8 @@ from .widening import (
 )
 
 LARGEST, MOST_IN_FLOAT8 = ops.selection.LARGEST, ops.selection.MOST_IN_FLOAT8
+# As bits; and from where on what is rounded is infinite.
+NAN_IN_E4M3, INFINITY_IN_E5M2, INFINITE_IN_E5M2 = 0x7F, 0x7C, 61440.0
 
 
 @widened
@@ -119,6 +122,7 @@ def bitwise_right_shift(a: Tensor, b: Tensor) -> Tensor:
 
 @widened
 def clip(x: Any, min: Any, max: Any) -> Tensor:
+    x = constant(x, dtype_of((x, min, max)))  # a number between a number and a tensor
     return minimum(maximum(x, min), max)
 
 
@@ -135,16 +139,22 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
         return rounded(x, dtype)
     if dtype == BOOL:
         return differ(wide(x), 0)
-    if dtype == paddle.float8_e4m3fn:
-        near = wide(x)
-        out = paddle.abs(near) > MOST_IN_FLOAT8
-        return rounded(where(out, math.nan, near).astype(FLOAT32), dtype)
-    if dtype == paddle.float8_e5m2:
-        return rounded(x.astype(FLOAT32), dtype)
+    if dtype in (paddle.float8_e4m3fn, paddle.float8_e5m2):
+        return cast_to_float8(x.astype(FLOAT32), dtype)
     # What is out of range is left to the processor otherwise.
     low, high = (-LARGEST, LARGEST) if dtype == INT64 else bounds(dtype)
     near = x.astype(FLOAT64)
     return rounded(clip(where(paddle.isnan(near), 0.0, near), low, high), dtype)
+
+
+def cast_to_float8(x: Tensor, dtype: Any) -> Tensor:
+    """As everywhere: Paddle (3.3) gives the largest number for what is beyond it, and for NaN."""
+    bits, size = x.astype(dtype).view("uint8").astype(INT32), paddle.abs(x)
+    if dtype == paddle.float8_e4m3fn:
+        bits = where(size <= MOST_IN_FLOAT8, bits, NAN_IN_E4M3)
+    else:
+        bits = where(size >= INFINITE_IN_E5M2, INFINITY_IN_E5M2 + 128 * (x < 0).astype(INT32), bits)
+    return bits.astype("uint8").view(dtype)
 
 
 def bounds(dtype: Any) -> tuple[float, float]:

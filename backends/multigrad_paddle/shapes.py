@@ -5,6 +5,7 @@ Most kernels that move elements take 16-bit floats; those that do not are `widen
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import paddle
 
 from multigrad.backend import ops, rows_of
 
-from .widening import Tensor, is_float, rounded, wide, widened
+from .widening import BOOL, INT32, INT64, Tensor, is_float, rounded, wide, widened
 
 Axis = int | tuple[int, ...] | None
 indexing = ops.indexing
@@ -106,8 +107,15 @@ def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
     return paddle.moveaxis(x, source, destination)
 
 
+def moved(function: Callable[..., Tensor], x: Tensor, **attrs: Any) -> Tensor:
+    """Move elements of any dtype: there are kernels for 32 and 64 bits alone."""
+    if is_float(x) or x.dtype in (INT32, INT64, BOOL):
+        return widened(function)(x, **attrs)
+    return function(x.astype(INT32), **attrs).astype(x.dtype)
+
+
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
-    return widened(paddle.flip)(x, axis=axes_of(x, axis)) if len(x.shape) else x
+    return moved(paddle.flip, x, axis=axes_of(x, axis)) if len(x.shape) else x
 
 
 def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
@@ -115,7 +123,7 @@ def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
         return x
     if axis is None:
         return paddle.reshape(roll(paddle.reshape(x, [-1]), shift=shift, axis=0), x.shape)
-    return widened(paddle.roll)(x, shifts=shift, axis=axis)
+    return moved(paddle.roll, x, shifts=shift, axis=axis)
 
 
 @widened
@@ -233,7 +241,11 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
 
 
 def concatenate(*arrays: Tensor, axis: int) -> Tensor:
-    some = [x for x in arrays if 0 not in x.shape] or [arrays[0]]
+    some = [x for x in arrays if 0 not in x.shape]
+    if not some:
+        shape = list(arrays[0].shape)
+        shape[axis] = sum(x.shape[axis] for x in arrays)
+        return paddle.zeros(shape, arrays[0].dtype)
     return rounded(paddle.concat([wide(x) for x in some], axis), arrays[0].dtype)
 
 
