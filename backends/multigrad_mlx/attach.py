@@ -221,7 +221,7 @@ def take_first(values: Any) -> Any:
 
 
 def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
-    """Return a tangent: zero where only params have one, of which the rule's output is no function."""
+    """Return a tangent: zero where only params have one, which the output does not depend on."""
     return mx.zeros_like(tin) if given is None else given
 
 
