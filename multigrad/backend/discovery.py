@@ -281,17 +281,27 @@ def _find_owner(type_: type) -> Backend:
     for backend in in_use():
         if issubclass(type_, backend.tensors.types):
             return backend
-    roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
-    for name, said in _refused.items():
-        if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
-            raise BackendNotFound(
-                f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
-            )
+    refuse_unusable(type_)
     names = ", ".join(entry_points())
     raise BackendNotFound(
         f"no backend takes a {type_.__module__}.{type_.__qualname__}; "
         f"expected a NumPy array or a tensor of an installed backend ({names})"
     )
+
+
+def refuse_unusable(*types: type) -> None:
+    """Say of what is no tensor to us why its framework's backend cannot be used.
+
+    Raises:
+        BackendNotFound: one of them is of such a framework.
+    """
+    for type_ in types:
+        roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
+        for name, said in _refused.items():
+            if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
+                raise BackendNotFound(
+                    f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
+                )
 
 
 def in_use() -> list[Backend]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among, load_backend
+from ..backend.discovery import backend_among, load_backend, refuse_unusable
 from ..calls.arguments import owner_of, positional_names, unwrap
 from ..calls.bound import BoundFunction
 from ..capture.signature import name_of
@@ -163,6 +163,7 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
         leaves = [np.asarray(leaf) if isinstance(leaf, float) else leaf for leaf in leaves]
         places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
     if not places:
+        refuse_unusable(*map(type, leaves))
         raise RuleTypeError(f"{subject.name} got no tensor to be checked with; pass arrays")
     owner = backend_among(leaves[i] for i in places)
     for i in places:
