@@ -208,6 +208,9 @@ def suggest(given: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or an empty string."""
     import difflib  # 2 ms, and only errors need it
 
-    by_lower = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(str(given).lower(), by_lower, n=1, cutoff=0.5)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+    words = list(known)
+    close = difflib.get_close_matches(str(given).lower(), map(str.lower, words), n=1, cutoff=0.5)
+    # of names that differ by case alone, as `activation` and `Activation`, the nearer one
+    same = [word for word in words if close and word.lower() == close[0]]
+    found = difflib.get_close_matches(str(given), same, n=1, cutoff=0.0)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -59,6 +59,10 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         TraceError: on NumPy; f cannot be captured.
         GradientError: the cotangent does not fit the outputs.
     """
+    if not callable(f):
+        raise RuleTypeError(
+            f"vjp takes a function and its inputs, got {type(f).__name__} {f!r} for the function"
+        )
     leaves, tree = flatten(inputs, {})
     leaves = [unwrap(leaf) for leaf in leaves]
     leaves = [
