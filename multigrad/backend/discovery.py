@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BackendNotFound, MultigradError, suggest
+from ..errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..ground.notebook import InNotebooks
 from ..ground.threads import make_lock
 from .admission import admit
@@ -280,6 +280,10 @@ def backend_of(value: Any) -> Backend:
 def _find_owner(type_: type) -> Backend:
     for backend in in_use():
         if issubclass(type_, backend.tensors.types):
+            refuse = backend.tensors.refuse
+            if refuse is not None and (why := refuse(type_)):
+                named = f"{type_.__module__}.{type_.__qualname__}"
+                raise GradientError(f"a {named} is not taken: {why}")
             return backend
     refuse_unusable(type_)
     names = ", ".join(entry_points())
