@@ -13,6 +13,7 @@ from mlx import nn
 import multigrad as xg
 from multigrad.demo.task import (
     LEARNING_RATE,
+    ActivationName,
     EpochReport,
     Task,
     Weights,
@@ -21,7 +22,6 @@ from multigrad.demo.task import (
     first_batch,
     mean_loss,
 )
-from multigrad.lowering.names import ActivationName
 
 Parameters = list[mx.array]
 Logits = Callable[[Parameters, mx.array], mx.array]
