@@ -62,6 +62,32 @@ def test_forward_mode_is_refused_where_the_rule_has_none(mx: Any) -> None:
         mx.jvp(act, [mx.array(X)], [mx.array(X)])
 
 
+def test_forward_mode_that_was_asked_for_is_the_rule_and_is_mapped(mx: Any) -> None:
+    lowered = xg.lower("triangular", "mlx", forward="ReLU", forward_mode=True)
+    x, tangent = mx.array(X), mx.array([1.0, 2.0, 3.0, 4.0])
+    expected = np.array(TRIANGULAR) * np.array(tangent)
+    np.testing.assert_array_equal(np.array(mx.jvp(lowered, [x], [tangent])[1][0]), expected)
+    rows, tangents = mx.stack([x, x]), mx.stack([tangent, tangent])
+    mapped = mx.jvp(mx.vmap(lowered), [rows], [tangents])[1][0]
+    np.testing.assert_array_equal(np.array(mapped), [expected, expected])
+
+
+def test_a_written_program_holds_the_rule_in_force(mx: Any, tmp_path: Path) -> None:
+    file = str(tmp_path / "gradient.mlxfn")
+    with xg.use("triangular"):
+        mx.export_function(file, gradient(mx, xg.activation("ReLU")), mx.array(X))
+    (found,) = mx.import_function(file)(mx.array(X))
+    np.testing.assert_array_equal(np.array(found), TRIANGULAR)
+
+
+def test_what_a_solver_cannot_solve_is_no_number_however_often_it_is_read(mx: Any) -> None:
+    solve = xg.function(lambda s: xg.xp.solve(s, s), native=False)
+    for matrix in (mx.zeros((2, 2)), mx.ones((2, 2))):
+        result = solve(matrix)
+        for _ in range(2):
+            assert np.isnan(np.array(result)).all()
+
+
 def test_a_trace_that_would_keep_the_rule_in_force_is_refused(mx: Any) -> None:
     act = xg.activation("ReLU")
     with pytest.raises(StaleTraceError, match=r"xg\.jit"):
