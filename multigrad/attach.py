@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .attribution.composites import Composite
-from .backend.discovery import in_use
+from .backend.discovery import in_use, refuse_unusable
 from .errors import RuleTypeError
 from .functions.importers import framework_of
 from .models.handle import Attachment
@@ -69,6 +69,7 @@ def attach(
                 f"backend {backend.name!r} attaches no rules to models, as this "
                 f"{type(model).__qualname__}: call xg.activation(forward, rule) in the model's code"
             )
+    refuse_unusable(type(model))
     raise RuleTypeError(
         f"cannot attach rules to a {type(model).__module__}.{type(model).__qualname__}: expected a "
         "torch.nn.Module or a Keras model. For a function, and for models of jax, write "

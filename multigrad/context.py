@@ -122,6 +122,14 @@ class use:
         self.key = key
         self._given_scope: Any = scope if scope is ALL else self.scope
 
+    def __repr__(self) -> str:
+        given = [repr(getattr(self.rule, "name", self.rule))]
+        given += [f"params={self.params!r}"] if self.params else []
+        scope = self.scope[0] if len(self.scope) == 1 else self.scope
+        given += [] if self._given_scope is ALL else [f"scope={scope!r}"]
+        given += [] if self.key is None else [f"key={self.key!r}"]
+        return f"use({', '.join(given)})"
+
     def __enter__(self) -> Self:
         in_force = apply_now(self.rule, self.params, self.key)
         before = CURRENT.get()
@@ -180,8 +188,20 @@ class use:
         """Return `function` run with the rule in force; draws count from 0 at each call.
 
         Raises:
-            RuleTypeError: it is a generator function, which runs in pieces.
+            RuleTypeError: it is a generator function, which runs in pieces, or a class, whose
+                methods run later.
         """
+        if inspect.isclass(function):
+            raise RuleTypeError(
+                f"use cannot decorate the class {function.__name__!r}: the rule would be in force "
+                "while an object is made, not in its methods. Decorate the method that runs "
+                "forward, or give the layer its rule: xg.activation(forward, rule)"
+            )
+        if not callable(function):
+            raise RuleTypeError(
+                f"use decorates a function, got {type(function).__name__} {function!r}; or write "
+                "`with xg.use(...):`"
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise RuleTypeError(
                 f"use cannot decorate the generator function {function.__name__!r}: between its "

@@ -214,6 +214,9 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     """Return the closest known word, None where none is close."""
     import difflib  # 2 ms, and only errors need it
 
-    by_lower = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(str(given).lower(), by_lower, n=1, cutoff=0.5)
-    return by_lower[close[0]] if close else None
+    words = list(known)
+    close = difflib.get_close_matches(str(given).lower(), map(str.lower, words), n=1, cutoff=0.5)
+    # of names that differ by case alone, as `activation` and `Activation`, the nearer one
+    same = [word for word in words if close and word.lower() == close[0]]
+    found = difflib.get_close_matches(str(given), same, n=1, cutoff=0.0)
+    return found[0] if found else None

@@ -162,3 +162,27 @@ xg.activation("ReLU", "straight_through")(x)
     lines = run_code(site, code, "-W", "error").splitlines()
     assert lines[0] == "[0.0, 0.0, 0.0, 0.5, 1.0]"
     assert "no backend takes a raises.Array: backend 'raises' cannot be loaded" in lines[1]
+
+
+def test_whoever_hands_over_what_is_of_a_too_old_framework_is_told_the_version(site: Path) -> None:
+    code = """
+import young
+act, x = xg.activation("ReLU", "triangular"), young.Array()
+@xg.custom_gradient
+def double(x):
+    return 2 * x, lambda upstream: upstream
+for ask in (
+    lambda: act(x),
+    lambda: xg.vjp(act, x),
+    lambda: double(x),
+    lambda: xg.check(double, x),
+    lambda: xg.attach(x, {"relu": "triangular"}),
+):
+    try:
+        ask()
+    except xg.BackendNotFound as error:
+        print(error)
+"""
+    said = run_code(site, code).splitlines()
+    wanted = "needs young>=2.0, and young 1.4.2 is installed: pip install 'young>=2.0'"
+    assert [line.endswith(wanted) for line in said] == [True] * 5, said

@@ -191,9 +191,8 @@ def summed(result: Any, weights: list[Any]) -> Any:
     return total
 
 
-def call(name: str, function: Any, x: Any, y: Any) -> list[Any]:
-    """Call a captured function on its sample of arguments."""
-    sample = arguments_of(name)
+def call(sample: Any, function: Any, x: Any, y: Any) -> list[Any]:
+    """Call a captured function on its sample of arguments, which `arguments_of` names."""
     result = function(*((x,) if sample is None else sample(x, y)))
     return list(result) if isinstance(result, list | tuple) else [result]
 
@@ -202,16 +201,18 @@ def results_of(functions: list[tuple[str, Any]]) -> list[list[Any]]:
     """Return what JAX gives for each: one program for all of them."""
     import jax
 
-    return jax.jit(lambda x, y: [call(name, f, x, y) for name, f in functions])(X, Y)
+    return jax.jit(lambda x, y: [call(arguments_of(name), f, x, y) for name, f in functions])(X, Y)
 
 
 def compare(name: str, function: Any, results: list[Any]) -> str:
     """Return how a captured name differs from JAX's own, or an empty string."""
     weights = [np.cos(np.arange(np.size(r))).reshape(np.shape(r)) for r in results]
     wanted = np.full_like(Y, float(summed([np.asarray(r) for r in results], weights)))
+    # Looked up here: a capture goes through all that its function can reach.
+    sample = arguments_of(name)
 
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return 0.0 * grad_out + summed(call(name, function, tin, grad_out), weights)
+        return 0.0 * grad_out + summed(call(sample, function, tin, grad_out), weights)
 
     try:
         given = xg.register("under test", override=True, native=False)(rule)(None, Y, X)

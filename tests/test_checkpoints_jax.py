@@ -5,11 +5,14 @@ network of flax, optax's counts and keys, schedules.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from .harness.forced_devices import forced
 
 pytestmark = pytest.mark.needs("jax", "flax", "optax")
 
@@ -18,7 +21,12 @@ SCRIPT = Path(__file__).parent / "harness" / "resumed_jax.py"
 
 def test_training_goes_on_on_four_devices_then_two_then_one() -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], check=False, timeout=300, text=True, capture_output=True
+        [sys.executable, str(SCRIPT)],
+        env={**os.environ, **forced(4)},
+        check=False,
+        timeout=300,
+        text=True,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     rows = json.loads(done.stdout.splitlines()[-1])

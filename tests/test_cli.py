@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -307,3 +308,21 @@ def test_an_interrupt_ends_in_one_line(where: str) -> None:
         f"def stop(): raise KeyboardInterrupt\nmodule.{name} = stop\nmultigrad.cli.main()"
     )
     assert (result.returncode, result.stderr) == (130, "stopped\n")
+
+
+@needs_cli
+@pytest.mark.parametrize("words", [["-h"], ["show", "-h"]], ids=" ".join)
+def test_the_short_option_asks_for_help_too(invoke: Any, words: list[str]) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+@needs_cli
+def test_a_reader_that_has_gone_is_no_error_of_the_command() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "multigrad.cli", "check", "triangular"]
+    done = subprocess.run(command, check=False, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""

@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from .harness.forced_devices import forced
 from .harness.ranks import Ranks, names_in, ranks_of
 
 pytestmark = pytest.mark.needs("jax")
 RANKS = Path(__file__).parent / "ranks"
 ALONE, SEVERAL = RANKS / "jax_devices.py", RANKS / "jax_processes.py"
-
-
-def forced(devices: int) -> dict[str, str]:
-    count = f"--xla_force_host_platform_device_count={devices}"
-    return {"XLA_FLAGS": f"{count} --xla_backend_optimization_level=0"}
 
 
 alone = ranks_of(ALONE, world=1, timeout=300, env=forced(4))

@@ -292,3 +292,21 @@ def test_under_all_each_call_is_compared(
     for _ in range(3):
         doubled(X)
     assert calls == [{"is_call": False}, *[{"is_call": True}] * 3]
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_first_use_where_not_even_the_number_of_axes_is_known() -> None:
+    import tensorflow as tf
+
+    @xg.register("reader.unit")
+    def unit(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out / xp.sqrt(xp.sum(grad_out * grad_out))
+
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = xg.activation("Linear", unit)(x)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(gradient(tf.ones((2, 2))), np.full((2, 2), 0.5))

@@ -219,73 +219,11 @@ def test_a_part_under_vmap_and_grad_of_torch_is_the_same_for_each_example(as_ran
     np.testing.assert_array_equal(found, np.broadcast_to(expected, (3, 2, 5)))
 
 
-# --- jax and TensorFlow: several devices, which are made when the framework starts ---
+# --- TensorFlow: several devices, which are made when it starts; jax: `ranks/jax_shards.py` ---
 
 
 def run(script: str) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
-
-
-@pytest.mark.needs("jax")
-def test_each_device_of_jax_draws_its_part() -> None:
-    run("""
-        import os
-
-        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-        os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
-        import jax
-        import numpy as np
-        from jax.sharding import AxisType, NamedSharding
-        from jax.sharding import PartitionSpec as P
-
-        import multigrad as xg
-
-        mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
-        x = np.zeros((8, 12), np.float32)
-        act = xg.activation("Linear")
-        key = jax.random.fold_in(jax.random.key(7), 0)
-        whole = np.asarray(jax.random.uniform(key, x.shape))
-
-        def draw(x, over=None, rule="full_jam"):
-            with xg.use(rule, key=7, over=over):
-                return jax.grad(lambda x: act(x).sum())(x)
-
-        def on_shards(f, spec, **options):
-            return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, **options))
-
-        for spec in (P("a"), P(None, "b"), P("b", "a"), P(("b", "a")), P(None, ("a", "b"))):
-            for check_vma in (True, False):
-                drawn = on_shards(lambda x: draw(x, spec), spec, check_vma=check_vma)(x)
-                np.testing.assert_array_equal(drawn, whole)
-        for spec in (P("a"), P(("a", "b"))):  # along whatever axes the batch is split
-            np.testing.assert_array_equal(on_shards(lambda x: draw(x, "global"), spec)(x), whole)
-        noisy = on_shards(lambda x: draw(x, P("b", "a"), "noise"), P("b", "a"))(x)
-        np.testing.assert_allclose(noisy - 1, draw(x, None, "noise") - 1, atol=1e-6)
-
-        # Each example of a shard draws what that shard draws.
-        each = on_shards(lambda x: jax.vmap(lambda x: draw(x, P("a")))(x), P(None, "a"))
-        stacked = np.zeros((3, *x.shape), np.float32)
-        np.testing.assert_array_equal(each(stacked), np.broadcast_to(whole, stacked.shape))
-
-        try:  # what differs between shards cannot be said to be one value
-            jax.jit(
-                jax.shard_map(lambda x: draw(x, P("a")), mesh=mesh, in_specs=P("a"), out_specs=P())
-            )(x)
-            raise SystemExit("a draw passed for the same on every shard")
-        except ValueError as error:
-            assert "replicat" in str(error) or "varying" in str(error), error
-
-        # Under automatic sharding the array is one, of which each device computes its part.
-        for spec in (P("a"), P("b", "a"), P(None, ("a", "b"))):
-            placed = jax.device_put(x + 1, NamedSharding(mesh, spec))
-            compiled = jax.jit(lambda x: x * draw(x)).lower(placed).compile()
-            text = compiled.as_text()
-            assert not any(word in text for word in ("all-gather", "all-reduce", "all-to-all"))
-            assert "[8,12]" not in text, "a device draws for the whole array"
-            drawn = compiled(placed)
-            assert drawn.sharding.is_equivalent_to(placed.sharding, 2)
-            np.testing.assert_array_equal(drawn, whole)
-    """)
 
 
 @pytest.mark.needs("tensorflow")

@@ -122,6 +122,7 @@ y = xg.estimators.ste_round(x)
 y = xg.estimators.lsq(x, 0.5, bits=4)
 y = mine.under("Heaviside")(x)
 y = mine.factor(x, width=2.0)
+y = x * xp.where(x > 0, 1.0, 0.5)
 overridden: Array = xg.override(forward, {"clip": "guided"})(x, 1.0)
 version: str = xg.__version__
 rules = (xg.transforms.triangular, xg.optax.apply_rule, xg.testing.assert_gradients)

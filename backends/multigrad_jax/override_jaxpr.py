@@ -17,6 +17,7 @@ from jax.extend import core, source_info_util
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
 
+from . import versions
 from .override_inlined import outline
 from .override_operations import OWN_DERIVATIVE, Meant, inner_of, jaxprs_of, refuse_unmet
 
@@ -312,7 +313,7 @@ def shard_map(run: Run, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         mesh=params["mesh"],
         in_specs=tuple(params["in_specs"]),
         out_specs=tuple(params["out_specs"]),
-        axis_names=frozenset(params["newly_manual_axes"]),
+        axis_names=versions.axes_of_shard_map(params),
         check_vma=params["check_vma"],
     )
     return list(mapped(*operands))

@@ -26,6 +26,11 @@ def set_everywhere(context: Any, value: str) -> None:
     (context if hasattr(context, "set_global") else context._obj).set_global(value)
 
 
+def axes_of_shard_map(params: dict[str, Any]) -> frozenset[str]:
+    """Return the axes that a shard_map makes manual; before jax 0.10.2 they have another name."""
+    return frozenset(params.get("newly_manual_axes", params.get("manual_axes", ())))
+
+
 def floor_divide_by_zero(a: Any, b: Any) -> Any:
     """Floats are not NaN, but infinite, where they are divided by zero."""
     result = jnp.floor_divide(a, b)
@@ -43,4 +48,7 @@ MENDED = jax.__version_info__ >= (0, 10, 2)
 floor_divide: Any = jnp.floor_divide if MENDED else floor_divide_by_zero
 xlogy: Any = special.xlogy if MENDED else xlogy_of_nan
 
-__all__ = ["distributed", "floor_divide", "set_everywhere", "take_current_trace", "xlogy"]
+__all__ = [
+    "axes_of_shard_map", "distributed", "floor_divide", "set_everywhere", "take_current_trace",
+    "xlogy",
+]  # fmt: skip

@@ -38,6 +38,7 @@ def render(emitted: Emitted) -> str:
     given_back += [f"nothing({name})" for name in emitted.params]
     cotangents = emitted.cotangents[0] if emitted.single else "cotangents"
     take = "" if emitted.single else f"    {tuple_of(emitted.cotangents)} = cotangents\n"
+    tangent = "tangent_rule" if emitted.tangent else repr(emitted.name)
     draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
     draw += "    key = draw_key() if key is None else key\n" if emitted.draws else ""
     return f"""\
@@ -52,7 +53,7 @@ def backward(primals, {cotangents}, outputs):
 {render_tangent(emitted)}
 native = custom_function(forward)
 native.vjp(backward)
-batch(native, forward, backward, {"tangent_rule" if emitted.tangent else emitted.name!r})
+batch(native, forward, backward, {tangent})
 
 
 def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
@@ -79,7 +80,7 @@ def render_tangent(emitted: Emitted) -> str:
     return f"""
 def tangent_rule(primals, tangents):
     {unpack}
-    tangent = {first}
+    tangent = tangent_of({first}, tin)
 {emitted.tangent.indented(4)}    return {emitted.tangent.result}
 
 """
@@ -179,9 +180,20 @@ def apply_mapped(
             for value, axis in zip(found, own_axes, strict=True)
         )
 
+    def mapped_tangent(primals: Any, tangents: Any) -> tuple[Tensor, ...]:
+        single_given = isinstance(primals, mx.array)
+        given, first = ((primals,), tangents) if single_given else (primals, tangents[0])
+
+        def tangent_of(first: Tensor, *given: Tensor) -> Tensor:
+            values = whole(given)
+            alone = len(values) == 1
+            return tangent(values[0], first) if alone else tangent(values, (first,))
+
+        return (mx.vmap(tangent_of, in_axes=(own_axes[0], *own_axes), out_axes=0)(first, *given),)
+
     native = mx.custom_function(mapped)
     native.vjp(mapped_back)
-    batch(native, mapped, mapped_back, tangent if isinstance(tangent, str) else forward.__name__)
+    batch(native, mapped, mapped_back, tangent if isinstance(tangent, str) else mapped_tangent)
     outputs = native(*(flat[i] for i in arrays))
     return (outputs[0], 0) if single[0] else (tuple(outputs), (0,) * len(outputs))
 
@@ -209,11 +221,17 @@ def take_first(values: Any) -> Any:
     return values[0]
 
 
+def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
+    """Return a tangent: zero where only params have one, which the output does not depend on."""
+    return mx.zeros_like(tin) if given is None else given
+
+
 NAMESPACE = {
     "batch": batch,
     "custom_function": mx.custom_function,
     "draw_key": random.draw_key,
     "nothing": nothing,
+    "tangent_of": tangent_of,
 }
 
 

@@ -32,6 +32,7 @@ from .frames import (
 Tensor = Any
 Function = Callable[..., Any]
 make_compiled, make_mapped = mx.compile, mx.vmap
+export, make_exporter = mx.export_function, mx.exporter
 
 
 class Compiled:
@@ -130,9 +131,31 @@ def leaves_of(arguments: Any) -> list[Any]:
     return [leaf for _, leaf in found]
 
 
+def at_once(fun: Function) -> Function:
+    """Return a function that is traced once for a file, which is what rules are in force then."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with within(Kind.AT_ONCE):
+            return fun(*args, **kwargs)
+
+    return call
+
+
+def export_function(file: Any, fun: Function, *args: Any, **kwargs: Any) -> None:
+    """Write mx.export_function's file, with the rules that are in force now."""
+    export(file, at_once(fun), *args, **kwargs)
+
+
+def exporter(file: str, fun: Function, **options: Any) -> Any:
+    """Return mx.exporter of a function, with the rules that are in force where it is called."""
+    return make_exporter(file, at_once(fun), **options)
+
+
 # In the place of MLX's own, for functions that are made from now on.
 mx.compile = compile
 mx.vmap = vmap
+mx.export_function = export_function
+mx.exporter = exporter
 
 
 def jit(fn: Function, options: dict[str, Any]) -> Function:

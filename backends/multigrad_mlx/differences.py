@@ -25,6 +25,7 @@ MENDED: tuple[Mended, ...] = (
     Mended("mlx.core.take, put", "places outside", "other memory is read or written"),
     Mended("mlx.core.linalg.cholesky", "no factor", "numbers that are none; ours is NaN"),
     Mended("mlx.core.linalg.eigh", "of NaN", "numbers; ours is NaN"),
+    Mended("mlx.core.linalg.inv, solve, svd", "where they fail", "zeros when read twice; NaN"),
     Mended("mlx.core.linalg.inv, solve, lu_factor", "no rows", "the process ends"),
     Mended("mlx.core.conv_general", "no channels", "the process ends"),
 )

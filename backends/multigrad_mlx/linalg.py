@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,21 @@ def is_of_nothing(x: Tensor) -> bool:
     return 0 in x.shape[-2:]
 
 
+def on_regular(solve: Callable[..., Tensor], a: Tensor, bad: Tensor, *more: Tensor) -> Tensor:
+    """What a solver makes of matrices, NaN of those for which it fails: MLX raises when it computes
+    the result, and gives zeros when it is asked for once more.
+    """
+    bad = bad[..., None, None]
+    return mx.where(
+        bad, math.nan, solve(mx.where(bad, mx.eye(a.shape[-1], dtype=a.dtype), a), *more)
+    )
+
+
+def has_zero(x: Tensor) -> Tensor:
+    """Whether there is a zero on the diagonal of each matrix."""
+    return mx.any(mx.diagonal(x, axis1=-2, axis2=-1) == 0, axis=-1)
+
+
 def batched(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     batch = mx.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return tuple(mx.broadcast_to(m, (*batch, *m.shape[-2:])) for m in (a, b))
@@ -49,23 +65,26 @@ def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, uni
         eye = mx.eye(a.shape[-1], dtype=a.dtype)
         a = a * (1 - eye) + eye
     a, b = batched(mT(a) if transposed else a, b)
-    return (
-        b
-        if is_of_nothing(a)
-        else mx.linalg.solve_triangular(a, b, upper=lower == transposed, **CPU)
-    )
+    if not a.size:
+        return b
+    run = functools.partial(mx.linalg.solve_triangular, upper=lower == transposed, **CPU)
+    return on_regular(run, a, has_zero(a), b)
 
 
 @widened
 def solve(a: Tensor, b: Tensor) -> Tensor:
     # Right sides of one axis less count as vectors.
     a, b = batched(a, b.reshape((1,) * (a.ndim - b.ndim) + b.shape))
-    return b if is_of_nothing(a) else mx.linalg.solve(a, b, **CPU)
+    if not a.size:
+        return b
+    return on_regular(functools.partial(mx.linalg.solve, **CPU), a, has_zero(lu_parts(a)[0]), b)
 
 
 @widened
 def inv(x: Tensor) -> Tensor:
-    return x if is_of_nothing(x) else mx.linalg.inv(x, **CPU)
+    if not x.size:
+        return x
+    return on_regular(functools.partial(mx.linalg.inv, **CPU), x, has_zero(lu_parts(x)[0]))
 
 
 @widened
@@ -132,7 +151,13 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def thin_svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    u, s, vh = mx.linalg.svd(x, **CPU)
+    if x.size:
+        known = mx.all(mx.isfinite(x), axis=(-2, -1), keepdims=True)
+        parts = mx.linalg.svd(mx.where(known, x, 0.0), **CPU)  # which fails, as solvers do
+        u, vh = (mx.where(known, each, math.nan) for each in (parts[0], parts[2]))
+        s = mx.where(known[..., 0], parts[1], math.nan)
+    else:
+        u, s, vh = mx.linalg.svd(x, **CPU)
     number = s.shape[-1]
     return u[..., :number], s, vh[..., :number, :]
 

@@ -18,7 +18,7 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
 from multigrad.capture.dialect import Dialect, register_dialect
-from multigrad.capture.names import named
+from multigrad.capture.names import AliasesAndMore, named
 from multigrad.capture.symbols import SymbolicShape
 
 from . import (
@@ -149,7 +149,7 @@ REFUSED: dict[Any, str] = {
 
 PAIRED = type(tf.custom_gradient(identity))
 DIALECT = Dialect(
-    capture_parts.WithKeras(ALIASES),
+    AliasesAndMore(ALIASES, capture_parts.of_keras),
     tf.Tensor,
     tf.as_dtype,
     "/device:CPU:0",

@@ -6,7 +6,7 @@ fills in its defaults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from operator import index
 from typing import Any
 
@@ -123,23 +123,13 @@ ALIASES: dict[Any, Handler] = {
 }  # fmt: skip
 
 
-class WithKeras(Mapping[Any, Handler]):
-    """TensorFlow's aliases, and Keras's where it is imported: `tf.keras.losses` are its own."""
+def of_keras(function: Any) -> Handler:
+    """Return what a function of Keras records, where it is imported: `tf.keras.losses` are its own.
 
-    def __init__(self, aliases: Mapping[Any, Handler]) -> None:
-        self.aliases = aliases
-
-    def __getitem__(self, function: Any) -> Handler:
-        known = self.aliases.get(function)
-        if known is not None:
-            return known
-        keras = find_dialect("keras")
-        if keras is None:
-            raise KeyError(function)
-        return keras.aliases[function]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.aliases)
-
-    def __len__(self) -> int:
-        return len(self.aliases)
+    Raises:
+        KeyError: it is none of them.
+    """
+    keras = find_dialect("keras")
+    if keras is None:
+        raise KeyError(function)
+    return keras.aliases[function]

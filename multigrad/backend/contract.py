@@ -86,6 +86,10 @@ class Tensors:
     """Whether a tensor asks for a gradient, where that is known at a call; without it each float
     tensor may."""
 
+    refuse: Callable[[type], str | None] | None = None
+    """Why a class among `types` is not taken, as its operators mean something else, and what to
+    write; None: it is."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:

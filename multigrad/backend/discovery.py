@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BackendNotFound, MultigradError, suggest
+from ..errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..ground.notebook import InNotebooks
 from ..ground.threads import make_lock
 from .admission import admit
@@ -280,18 +280,32 @@ def backend_of(value: Any) -> Backend:
 def _find_owner(type_: type) -> Backend:
     for backend in in_use():
         if issubclass(type_, backend.tensors.types):
+            refuse = backend.tensors.refuse
+            if refuse is not None and (why := refuse(type_)):
+                named = f"{type_.__module__}.{type_.__qualname__}"
+                raise GradientError(f"a {named} is not taken: {why}")
             return backend
-    roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
-    for name, said in _refused.items():
-        if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
-            raise BackendNotFound(
-                f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
-            )
+    refuse_unusable(type_)
     names = ", ".join(entry_points())
     raise BackendNotFound(
         f"no backend takes a {type_.__module__}.{type_.__qualname__}; "
         f"expected a NumPy array or a tensor of an installed backend ({names})"
     )
+
+
+def refuse_unusable(*types: type) -> None:
+    """Say of what is no tensor to us why its framework's backend cannot be used.
+
+    Raises:
+        BackendNotFound: one of them is of such a framework.
+    """
+    for type_ in types:
+        roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
+        for name, said in _refused.items():
+            if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
+                raise BackendNotFound(
+                    f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
+                )
 
 
 def in_use() -> list[Backend]:

@@ -25,6 +25,8 @@ def concrete_number(value: Any) -> float | None:
 
 def key_pair(key: Any) -> Any:
     """Return the two uint32 words in a user's key object, or a traced form of them."""
+    if isinstance(key, np.integer):
+        return random.key_pair(key)
     if isinstance(key, tuple | list):
         if len(key) == 2 and all(isinstance(word, int) and 0 <= word < 2**32 for word in key):
             return (int(key[0]), int(key[1]))

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..active.identity import is_plain, value_key
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among, backend_of
+from ..backend.discovery import backend_among, backend_of, refuse_unusable
 from ..errors import BackendNotFound, GradientError, RuleTypeError
 from ..ground.trees import optree
 from ..ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
@@ -318,6 +318,7 @@ def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend
     """
     tensors = [leaf for leaf in leaves if owner_of(leaf) is not None]
     if not tensors:
+        refuse_unusable(*map(type, leaves))
         raise RuleTypeError(
             f"function {function!r} got no tensor ({layout.describe()}); pass an array or a tensor"
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..tracing import xp_all as xp
@@ -67,24 +67,14 @@ SCIPY: dict[str, Handler] = {
 }
 
 
-class WithSciPy(Mapping[Any, Handler]):
-    """NumPy's aliases, and those of scipy.special and scipy.linalg where they are imported."""
+def of_scipy(function: Any) -> Handler:
+    """Return what a function of scipy.special or scipy.linalg records, where it is imported.
 
-    def __init__(self, aliases: Mapping[Any, Handler]) -> None:
-        self.aliases = aliases
-
-    def __getitem__(self, function: Any) -> Handler:
-        known = self.aliases.get(function)
-        if known is not None:
-            return known
-        special = sys.modules.get("scipy.special")
-        name = getattr(function, "__name__", "")
-        if special is None or getattr(special, name, None) is not function:
-            return scipy_linalg.functions()[function]
-        return SCIPY[name]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.aliases)
-
-    def __len__(self) -> int:
-        return len(self.aliases)
+    Raises:
+        KeyError: it is none of them.
+    """
+    special = sys.modules.get("scipy.special")
+    name = getattr(function, "__name__", "")
+    if special is None or getattr(special, name, None) is not function:
+        return scipy_linalg.functions()[function]
+    return SCIPY[name]

@@ -7,7 +7,7 @@ in the dialect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -38,3 +38,25 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
         return getattr(rooms[room], rest) if room in rooms else attrgetter(name)(library)
 
     return {find(name): record for name, record in spelled(names).items()}
+
+
+class AliasesAndMore(Mapping[Any, Callable[..., Any]]):
+    """A library's aliases, and those of another one that may be imported later."""
+
+    def __init__(
+        self,
+        aliases: Mapping[Any, Callable[..., Any]],
+        more: Callable[[Any], Callable[..., Any]],
+    ) -> None:
+        """Take what finds one of the other library's, or raises KeyError."""
+        self.aliases, self.more = aliases, more
+
+    def __getitem__(self, function: Any) -> Callable[..., Any]:
+        known = self.aliases.get(function)
+        return self.more(function) if known is None else known
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.aliases)
+
+    def __len__(self) -> int:
+        return len(self.aliases)

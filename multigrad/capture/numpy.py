@@ -16,7 +16,7 @@ from . import arrays, elementwise, methods, numpy_linalg, numpy_parts
 from .attributes import NUMPY, refusals
 from .casts import cast
 from .dialect import Dialect, Habits, register_dialect
-from .names import named
+from .names import AliasesAndMore, named
 
 Tensor = Any
 
@@ -163,7 +163,7 @@ FUNCTIONS = {
 register_dialect(
     "numpy",
     Dialect(
-        elementwise.WithSciPy(FUNCTIONS),
+        AliasesAndMore(FUNCTIONS, elementwise.of_scipy),
         np.ndarray,
         as_numpy_dtype,
         "cpu",

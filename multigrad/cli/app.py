@@ -33,6 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -56,7 +57,8 @@ def backends(
     for row in xg.backends(load=load):
         is_there = "yes" if row.installed else "no"
         table.add_row(row.name, is_there, row.version or "-", escape(row.reason or ""))
-    Console().print(table)
+    with report_errors():
+        Console().print(table)
 
 
 @app.command(epilog="Example: multigrad rules --like atan")

@@ -41,6 +41,8 @@ def report_errors() -> Iterator[None]:
     """Turn an error that the user can mend into its text and exit code 2."""
     try:
         yield
+    except BrokenPipeError:  # the reader has gone, as `head` does: click ends quietly
+        raise
     except (MultigradError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(MISUSED) from error

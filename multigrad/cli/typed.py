@@ -42,7 +42,7 @@ STUB = """# fmt: off
 
 import builtins
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 from ..tracing.axes import Axis
 from ..tracing.xp_shapes import Pairs
@@ -123,7 +123,12 @@ def declare_function(name: str, function: Callable[..., Any]) -> str:
         result = LIKE if name in OF_OTHERS else written(signature.return_annotation)
         return f"def {name}{write(signature, {})} -> {result}: ...\n"
     like = "T" if len(operands) == 1 else "T | float"
-    return f"def {name}{write(signature, dict.fromkeys(operands, like))} -> T: ...\n"
+    whole = f"def {name}{write(signature, dict.fromkeys(operands, like))} -> T: ...\n"
+    if like == "T" or "condition" not in signature.parameters:
+        return whole
+    # two numbers, as in where(x > 0, 1.0, 0.0), say nothing of the tensors' type
+    numbers = write(signature, dict.fromkeys(operands, "float"))
+    return f"@overload\ndef {name}{numbers} -> Tensor: ...\n@overload\n{whole}"
 
 
 def write(signature: inspect.Signature, types: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from .. import ops
 from ..active.draws import FREE, Draws
 from ..active.present import at_present
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among
+from ..backend.discovery import backend_among, refuse_unusable
 from ..calls.arguments import Layout, flatten, owner_of, unwrap
 from ..calls.assumptions import check_assumptions
 from ..calls.binding import assemble
@@ -70,6 +70,7 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     ]
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     if not places:
+        refuse_unusable(*map(type, leaves))
         raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")
     backend = backend_among(leaves[i] for i in places)
     flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)

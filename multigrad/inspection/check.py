@@ -60,6 +60,9 @@ class Place:
         )
 
 
+Places = Sequence[Place]
+
+
 @dataclass(frozen=True, slots=True)
 class CheckReport(InNotebooks):
     """What `xg.check` found; prints as a table.
@@ -266,7 +269,6 @@ def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> 
             slope, settled = differentiate(_along(weigh, arrays, n, index), float(array[index]))
             place = Place(path, index, float(array[index]), float(given[index]), float(slope))
             (places if settled else kinks).append(place)
-    largest, worst = _worst(places)
     size = sum(float(np.sum(np.abs(u * y))) for u, y in zip(cotangents, outputs, strict=True))
     ok = bool(places) and all(
         _agree([place for place in places if place.argument == path], size)
@@ -275,17 +277,7 @@ def _compare_numerically(subject: Subject, inputs: Inputs, backend: Backend) -> 
     if subject.is_surrogate:
         ok = bool(places or kinks) and all(np.isfinite(p.given) for p in (*places, *kinks))
     rows = () if ok and not subject.is_surrogate else _sorted(places)
-    return CheckReport(
-        subject.name,
-        backend.name,
-        ok,
-        max_error=largest,
-        worst=worst,
-        kinks=tuple(kinks),
-        compared=len(places),
-        is_surrogate=subject.is_surrogate,
-        rows=rows,
-    )
+    return _report(subject, backend, places, kinks, ok=ok, rows=rows)
 
 
 def _agree(places: Sequence[Place], size: float) -> bool:
@@ -371,9 +363,16 @@ def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> Ch
         )
         place = Place("x", index, x, float(given[index]), float(expected[index]))
         (places if settled else kinks).append(place)
-    largest, worst = _worst(places)
     finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
     ok = bool(places) and all(finite)
+    return _report(subject, backend, places, kinks, ok=ok, rows=places)
+
+
+def _report(
+    subject: Subject, backend: Backend, places: Places, kinks: Places, *, ok: bool, rows: Places
+) -> CheckReport:
+    """Return what is said of the places that were compared."""
+    largest, worst = _worst(places)
     return CheckReport(
         subject.name,
         backend.name,
@@ -382,12 +381,12 @@ def _compare_surrogate(subject: Subject, inputs: Inputs, backend: Backend) -> Ch
         worst=worst,
         kinks=tuple(kinks),
         compared=len(places),
-        is_surrogate=True,
-        rows=tuple(places),
+        is_surrogate=subject.is_surrogate,
+        rows=tuple(rows),
     )
 
 
-def _worst(places: Sequence[Place]) -> tuple[float, Place | None]:
+def _worst(places: Places) -> tuple[float, Place | None]:
     """Return the largest error and where it is; NaN wins."""
     if not places:
         return 0.0, None
@@ -395,5 +394,5 @@ def _worst(places: Sequence[Place]) -> tuple[float, Place | None]:
     return worst.error, worst
 
 
-def _sorted(places: Sequence[Place]) -> tuple[Place, ...]:
+def _sorted(places: Places) -> tuple[Place, ...]:
     return tuple(sorted(places, key=lambda p: (not np.isnan(p.error), -p.error)))

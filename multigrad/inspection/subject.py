@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among, load_backend
+from ..backend.discovery import backend_among, load_backend, refuse_unusable
 from ..calls.arguments import owner_of, positional_names, unwrap
 from ..calls.bound import BoundFunction
 from ..capture.signature import name_of
@@ -156,6 +156,8 @@ def as_float(array: Array, dtype: str | None) -> Array:
 
 def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     """Return inputs as they were given, tensors of any framework as NumPy arrays."""
+    if subject.forward is not None:
+        check_array(subject, inputs)
     leaves, tree = optree.tree_flatten(inputs, none_is_leaf=True)
     leaves = [unwrap(leaf) for leaf in leaves]
     places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
@@ -163,11 +165,25 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
         leaves = [np.asarray(leaf) if isinstance(leaf, float) else leaf for leaf in leaves]
         places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
     if not places:
+        refuse_unusable(*map(type, leaves))
         raise RuleTypeError(f"{subject.name} got no tensor to be checked with; pass arrays")
     owner = backend_among(leaves[i] for i in places)
     for i in places:
         leaves[i] = owner.tensors.to_numpy(leaves[i])
     return Inputs(tuple(leaves), tree, places, _name_paths(subject, tree), owner)
+
+
+def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
+    """Check that an activation was given one tensor, or a number.
+
+    Raises:
+        RuleTypeError: it was given more, or a list.
+    """
+    if len(inputs) != 1:
+        raise RuleTypeError(f"{subject.name} takes one tensor, got {len(inputs)} inputs")
+    if isinstance(inputs[0], list | tuple | dict):
+        kind = type(inputs[0]).__name__
+        raise RuleTypeError(f"{subject.name} takes a tensor, got a {kind}: give numpy.array(x)")
 
 
 def _name_paths(subject: Subject, tree: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ composed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +113,8 @@ def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
     x = None if call is None else call[0]
     shape: Any = given.facts.get("shape")
     if shape is None and x is not None and "ndim" not in given.facts:
-        shape = samples.lengths(x)
+        with suppress(ValueError):  # its number of axes is not known
+            shape = samples.lengths(x)
     if shape is None:
         shape = samples.shape_for(int(given.facts.get("ndim", 2)))
     elif not samples.is_small(shape) and "shape" not in given.facts:

@@ -151,7 +151,11 @@ def _fill(slot: Slot, generator: np.random.Generator) -> Array:
 
 
 def lengths(tensor: Any) -> tuple[int | None, ...]:
-    """Return the shape of a tensor, None for each length that is a symbol of a compiler's."""
+    """Return the shape of a tensor, None for each length that is a symbol of a compiler's.
+
+    Raises:
+        ValueError: not even the number of axes is known, in a graph of TensorFlow.
+    """
     return tuple(n if isinstance(n, int) else None for n in tensor.shape)
 
 

@@ -6,6 +6,7 @@ bfloat16. Floating-point warnings are silent: inf and NaN are results here as in
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -124,6 +125,16 @@ def call(native: ReferenceFunction, emitted: Emitted) -> Callable[..., Any]:
     return native
 
 
+def refuse(kind: type) -> str | None:
+    """Return why a class of arrays is not taken: its elements would be silently other ones."""
+    if issubclass(kind, np.matrix):
+        return "its * is the product of matrices; give numpy.asarray(x)"
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and issubclass(kind, masked.MaskedArray):
+        return "its mask would be lost; give x.filled(0.0), and multiply by the mask yourself"
+    return None
+
+
 def is_operation(selector: Any) -> bool:
     """Return whether a selector of `override` is a function of NumPy."""
     module = getattr(selector, "__module__", None) or type(selector).__module__
@@ -140,6 +151,7 @@ backend = Backend(
         from_numpy=np.asarray,
         weak=weak,
         weak_literals=True,
+        refuse=refuse,
     ),
     kernels=Kernels(rows=OPS, unsupported={}, while_loop=loops.run, fast=FAST),
     autodiff=Autodiff(

@@ -52,6 +52,11 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     if grad_out is None:
         raise GradientError(f"{specialization.subject} got None for grad_out; expected a tensor")
     for tensor in (grad_out, tin):
+        if isinstance(tensor, int | float) and not hasattr(tensor, "dtype"):
+            raise GradientError(
+                f"{specialization.subject} got {type(tensor).__name__} {tensor!r}; expected a "
+                f"tensor: numpy.array({float(tensor)!r}), or one of your framework"
+            )
         if tensor is not None:
             check_float(tensor, specialization.rule)
     if tin is not None and not shapes_agree(grad_out.shape, tin.shape):

@@ -8,6 +8,7 @@ or not at all.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import uuid
@@ -118,7 +119,10 @@ def write_file(path: Path, data: Data) -> None:
         )
     target = os.path.realpath(os.fspath(path))  # a link stays a link
     mode = _mode(target)
-    temporary = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.tmp")
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+    temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
     )

@@ -1,5 +1,5 @@
 """A training that is interrupted twice: on four devices, on two, on one; jax and optax. Run as a
-script, because the devices are forced before jax starts. The first interruption is survived by
+script, on four devices of `forced_devices.forced`. The first interruption is survived by
 NumPy's arrays, the second by orbax, which flax brings along.
 
 Prints as JSON how far each leg's end is from a training on one device without an interruption.
@@ -8,15 +8,11 @@ Prints as JSON how far each leg's end is from a training on one device without a
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-)
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 if os.environ["KERAS_BACKEND"] == "tensorflow":
     import tensorflow as tf
 

@@ -17,6 +17,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.forced_devices import forced
+
 pytestmark = pytest.mark.needs("keras")
 
 BACKEND = os.environ.get("KERAS_BACKEND")
@@ -162,8 +164,15 @@ def test_weights_of_another_rule_are_refused_by_name_and_cost_nothing(
 
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras has no distribution on torch")
 def test_training_goes_on_on_two_devices_then_one_then_two() -> None:
+    # TensorFlow, which the script tells by itself, does not know jax's flags.
+    devices = forced(2) if BACKEND == "jax" else {}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], check=False, timeout=300, text=True, capture_output=True
+        [sys.executable, str(SCRIPT)],
+        env={**os.environ, **devices},
+        check=False,
+        timeout=300,
+        text=True,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..harness.forced_devices import forced
 from ..harness.ranks import Ranks, names_in, ranks_of
 
 pytestmark = [
@@ -66,7 +67,7 @@ def test_steps_on_two_devices_are_those_of_one(network: Any) -> None:
         timeout=300,
         text=True,
         capture_output=True,
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        env={**os.environ, **forced(2)},
     )
     assert done.returncode == 0, done.stderr
     for steps in json.loads(done.stdout.splitlines()[-1]):
@@ -77,8 +78,7 @@ def test_steps_on_two_devices_are_those_of_one(network: Any) -> None:
 
 
 CHECKS = Path(__file__).parents[1] / "ranks" / "keras_devices.py"
-FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"}
-ranks = ranks_of(CHECKS, world=1, timeout=300, env=FOUR)
+ranks = ranks_of(CHECKS, world=1, timeout=300, env=forced(4))
 
 
 @pytest.mark.parametrize("name", names_in(CHECKS))

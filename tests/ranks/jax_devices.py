@@ -31,6 +31,7 @@ from harness.devices_jax import (
 from harness.ranks import check
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import matrix
 
 import multigrad as xg
 
@@ -364,3 +365,10 @@ def flax_models_train_sharded_under_an_optax_chain_with_a_rule(way: str) -> None
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         close(ours, theirs)
         assert ours.sharding.is_equivalent_to(placed(theirs).sharding, ours.ndim)
+
+
+# --- each kind of rule, as docs/support.md says it ------------------------------------------------
+@check(transform=("`shard_map`, a part on each device", "automatic sharding (`NamedSharding`)"))
+def each_kind_of_rule(transform: str) -> None:
+    wrong = matrix.wrong("jax", transform)
+    assert wrong == {}, wrong

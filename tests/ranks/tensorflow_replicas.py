@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from harness.ranks import check
+from support import matrix
 
 import multigrad as xg
 
@@ -398,3 +399,11 @@ def a_rule_that_depends_on_the_strategy_runs_as_it_is_and_says_why(mode: str) ->
         np.testing.assert_array_equal(value, 0.5 + 0 * value)
     if mode == "eager":
         assert "get_strategy, whose answer is another one" in str(said[0].message), said
+
+
+# --- each kind of rule, as docs/support.md says it ------------------------------------------------
+@check(transform=("MirroredStrategy (`tf.distribute`)",))
+def each_kind_of_rule(transform: str) -> None:
+    with STRATEGY.scope():
+        wrong = matrix.wrong("tensorflow", transform)
+        assert wrong == {}, wrong

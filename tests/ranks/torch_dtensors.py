@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from harness.ranks import check
+from support import matrix
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -300,3 +301,10 @@ def plain_tensors_draw_by_the_seed_of_each_process_or_their_part_by_a_key() -> N
     both = [torch.empty_like(own) for _ in range(2)]
     dist.all_gather(both, own)
     assert len(torch.stack(both).unique()) == 12
+
+
+# --- each kind of rule, as docs/support.md says it ------------------------------------------------
+@check(transform=("DTensor",))
+def each_kind_of_rule(transform: str) -> None:
+    wrong = matrix.wrong("torch", transform)
+    assert wrong == {}, wrong

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from harness.ranks import check
+from support import matrix
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -423,3 +424,10 @@ def a_rule_adds_no_communication_to_tensor_parallel_layers() -> None:
             loss_of(model, data()[0]).backward()
         counts.append({str(op): n for op, n in comm.get_comm_counts().items()})
     assert counts[0] == counts[1], counts
+
+
+# --- each kind of rule, as docs/support.md says it ------------------------------------------------
+@check(transform=("DistributedDataParallel", "FSDP2 (`fully_shard`)"))
+def each_kind_of_rule(transform: str) -> None:
+    wrong = matrix.wrong("torch", transform)
+    assert wrong == {}, wrong

@@ -71,7 +71,11 @@ OF_ALL: list[Refused | Note] = [
     # A key is a call's; a Function is no rule.
     Note(("`xg.attach`", "`xg.override`"), ("random, with a key", "own forward"), "", absent=True),
     Note(
-        ("`xg.apply_to_gradients`", '`use(scope="params")`, by hooks'),
+        (
+            "`xg.apply_to_gradients`",
+            '`use(scope="params")`, by hooks',
+            "gradients of weights (`multigrad.keras.apply_to_gradients`)",
+        ),
         ("own forward", "rule of a layer"),
         "",
         absent=True,

@@ -9,13 +9,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import multigrad as xg
 
 from . import ways
 from .declared import Note, Refused
-from .kinds import GRAD_OUT, Kind, NotApplicable, V, X, gradient_of, second_of, tangent_of
+from .kinds import (
+    GRAD_OUT,
+    Kind,
+    NotApplicable,
+    V,
+    X,
+    gradient_of,
+    second_of,
+    tangent_of,
+    whole_of,
+)
 
 G, TANGENT, AT = jnp.array(GRAD_OUT), jnp.array(V), jnp.array(X)
 
@@ -109,16 +119,32 @@ def exported(kind: Kind) -> Any:
     return np.asarray(export.deserialize(program.serialize()).call(AT)), gradient_of
 
 
-def sharded(kind: Kind) -> Any:
-    mesh = Mesh(np.array(jax.devices()[:1]), ("i",))
+def rows() -> Any:
+    """Return a mesh of all devices, and an input and a cotangent with a row for each."""
+    devices = jax.devices()
+    mesh = Mesh(np.array(devices), ("i",))
+    return mesh, jnp.tile(AT, (len(devices), 1)), jnp.tile(G, (len(devices), 1))
+
+
+def part(function: Any) -> Any:
+    return lambda x, grad_out: jax.vjp(function, x)[1](grad_out)[0]
+
+
+def in_shards(kind: Kind) -> Any:
+    """Each device has a row, which is all that the rule sees."""
+    mesh, x, grad_out = rows()
     spec = PartitionSpec("i")
-    function = kind.make()
+    run = jax.shard_map(part(kind.make()), mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    return np.asarray(run(x, grad_out)), gradient_of
 
-    def part(x: Any, grad_out: Any) -> Any:
-        return jax.vjp(function, x)[1](grad_out)[0]
 
-    run = jax.shard_map(part, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
-    return np.asarray(run(AT, G)), gradient_of
+def sharded(kind: Kind) -> Any:
+    """Each device has a row; the rule is that of the whole."""
+    mesh, x, grad_out = rows()
+    place = NamedSharding(mesh, PartitionSpec("i"))
+    run = jax.jit(part(kind.make()))
+    found = run(jax.device_put(x, place), jax.device_put(grad_out, place))
+    return np.asarray(found), whole_of(kind, len(x))
 
 
 def in_thread(kind: Kind) -> Any:
@@ -173,7 +199,6 @@ TRANSFORMS = {
     "loop (`scan`, `while`)": scanned,
     "branch (`cond`)": chosen,
     "bfloat16": half,
-    "over devices (`shard_map`)": sharded,
     "export": exported,
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
@@ -182,6 +207,11 @@ TRANSFORMS = {
     "run by NumPy (a bridge)": in_numpy,
     "run by PyTorch (a bridge)": in_torch,
     "run by TensorFlow (a bridge)": in_tensorflow,
+}
+# By tests/ranks/jax_devices.py, on four devices.
+ON_DEVICES = {
+    "`shard_map`, a part on each device": in_shards,
+    "automatic sharding (`NamedSharding`)": sharded,
 }
 REFUSED = [
     Refused(

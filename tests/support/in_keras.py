@@ -8,14 +8,14 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 import multigrad as xg
 import multigrad.keras
 
+from . import ways
 from .declared import Note, Refused
-from .kinds import GRAD_OUT, Kind, NotApplicable, X, gradient_of
-
-LAYER = "rule of a layer"
+from .kinds import GRAD_OUT, LAYER, WEIGHT, Kind, NotApplicable, X, bare, gradient_of
 
 
 def layer_of(kind: Kind, backend: str | None = None) -> Any:
@@ -83,16 +83,66 @@ def as_guest(kind: Kind) -> Any:
     return trained(model_of(layer_of(kind, "numpy")), kind, run_eagerly=True)
 
 
+def attached(kind: Kind) -> Any:
+    """The rule on a layer of a model that exists."""
+    found = ways.rule_of(kind)
+    layer: Any = keras.layers.ReLU(name="second")
+    if kind.name == LAYER:
+        layer = keras.layers.Dense(4, use_bias=False, name="second")
+    model = model_of(layer)
+    if kind.name == LAYER:
+        layer.set_weights([WEIGHT])
+    xg.attach(model, {"second": found})
+    if kind.meaning is None and keras.backend.backend() == "jax":
+        with pytest.raises(xg.RuleError, match="a random rule needs a key on jax"):
+            trained(model, kind)
+        return 2.0 * GRAD_OUT, "drawn"
+    return trained(model, kind)
+
+
+def by_optimizer(kind: Kind) -> Any:
+    """The rule on the gradient of a weight."""
+    if kind.name == LAYER:
+        raise NotApplicable("it reads a layer, which a bare gradient has not")
+    is_keyed = kind.name == ways.KEYED
+    rule = xg.get("noise").with_params(sigma=0.5) if is_keyed else ways.rule_of(kind)
+    optimizer = multigrad.keras.apply_to_gradients(
+        keras.optimizers.SGD(1.0), rule, key=7 if is_keyed else None
+    )
+    weight = keras.Variable(np.zeros(4, np.float32))
+    optimizer.apply([keras.ops.convert_to_tensor(GRAD_OUT)], [weight])
+    found = -keras.ops.convert_to_numpy(weight)
+    return found, "drawn" if "random" in kind.name else bare
+
+
 TRANSFORMS = {
     "`fit`": fitted,
     "`fit`, `run_eagerly=True`": eagerly,
     "saved and loaded": loaded,
     "`clone_model`": cloned,
     'another framework inside (`backend="numpy"`)': as_guest,
+    "`xg.attach`": attached,
+    "gradients of weights (`multigrad.keras.apply_to_gradients`)": by_optimizer,
 }
 REFUSED: list[Refused] = []
 NOTES = [
-    Note((), ("rule of a layer",), "", absent=True),
+    Note(
+        ("`xg.attach`",),
+        ("random, without a key",),
+        "On jax it is refused: a random rule needs a key there.",
+    ),
+    Note(
+        (
+            "`fit`",
+            "`fit`, `run_eagerly=True`",
+            "saved and loaded",
+            "`clone_model`",
+            'another framework inside (`backend="numpy"`)',
+        ),
+        ("rule of a layer",),
+        "",
+        absent=True,
+    ),
     Note(
         ('another framework inside (`backend="numpy"`)',),
         ("random, with a key", "own forward", "loop by values"),
@@ -100,7 +150,7 @@ NOTES = [
         absent=True,
     ),
     Note(
-        (),
+        ("`fit`", "`fit`, `run_eagerly=True`", "saved and loaded", "`clone_model`"),
         ("random, with a key",),
         "The calls that build a model count too, so which draw of the key is the first step's "
         "depends on the Keras backend.",

@@ -132,8 +132,10 @@ def exported(kind: Kind) -> Any:
 
 
 def replicated(kind: Kind) -> Any:
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    return strategy.run(gradient(kind.make()), args=(AT,)).numpy(), gradient_of
+    """Each replica of the strategy in force has an input of its own."""
+    strategy = tf.distribute.get_strategy()
+    found = strategy.run(tf.function(gradient(kind.make())), args=(AT,))
+    return np.stack(strategy.experimental_local_results(found)), gradient_of
 
 
 def in_thread(kind: Kind) -> Any:
@@ -188,7 +190,6 @@ TRANSFORMS = {
     "loop (`scan`, `while`)": looped,
     "branch (`cond`)": chosen,
     "bfloat16": half,
-    "over devices (`tf.distribute`)": replicated,
     "export": exported,
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
@@ -198,6 +199,8 @@ TRANSFORMS = {
     "run by PyTorch (a bridge)": in_torch,
     "run by JAX (a bridge)": in_jax,
 }
+# By tests/ranks/tensorflow_replicas.py, on two devices.
+ON_DEVICES = {"MirroredStrategy (`tf.distribute`)": replicated}
 REFUSED = [
     Refused(
         ("`xg.override`",),

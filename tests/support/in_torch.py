@@ -9,6 +9,10 @@ import threading
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint as recompute
 
 import multigrad as xg
@@ -28,6 +32,7 @@ from .kinds import (
     gradient_of,
     second_of,
     tangent_of,
+    whole_of,
 )
 
 G, TANGENT = torch.tensor(GRAD_OUT), torch.tensor(V)
@@ -233,6 +238,52 @@ def in_tensorflow(kind: Kind) -> Any:
     return pulled(ways.bridged(kind, "tensorflow"))
 
 
+class Weighted(torch.nn.Module):
+    """A function behind weights that leave its input as it is: their gradient shows its own."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.linear = torch.nn.Linear(4, 4, bias=False, dtype=torch.float32)
+        self.linear.weight.data = torch.eye(4, dtype=torch.float32)
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self.linear(x))
+
+    def shown(self) -> Any:
+        """Return the gradient of the function's input."""
+        grad: Any = self.linear.weight.grad
+        grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
+        return (grad[:, 3] / X[3]).numpy()
+
+
+def trained(model: Any, inner: Weighted) -> Any:
+    model(torch.tensor(X)).backward(G)
+    return inner.shown(), gradient_of
+
+
+def in_ddp(kind: Kind) -> Any:
+    inner = Weighted(kind.make())
+    return trained(DistributedDataParallel(inner), inner)
+
+
+def in_fsdp(kind: Kind) -> Any:
+    inner = Weighted(kind.make())
+    return trained(fully_shard(inner), inner)
+
+
+def on_dtensor(kind: Kind) -> Any:
+    """Two rows, of which each process has one: the rule is that of the whole."""
+    mesh = init_device_mesh("cpu", (2,))
+    x, grad_out = (
+        distribute_tensor(torch.tensor(each).repeat(2, 1), mesh, [Shard(0)])
+        for each in (X, GRAD_OUT)
+    )
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(kind.make()(x), x, grad_out)
+    return grad.full_tensor().numpy(), whole_of(kind, 2)
+
+
 # What a transform needs besides.
 NEEDS = {"run by JAX (a bridge)": ("jax",), "run by TensorFlow (a bridge)": ("tensorflow",)}
 TRANSFORMS = {
@@ -263,6 +314,12 @@ TRANSFORMS = {
     "run by NumPy (a bridge)": in_numpy,
     "run by JAX (a bridge)": in_jax,
     "run by TensorFlow (a bridge)": in_tensorflow,
+}
+# By tests/ranks/torch_models.py and torch_dtensors.py, on two processes.
+ON_DEVICES = {
+    "DistributedDataParallel": in_ddp,
+    "FSDP2 (`fully_shard`)": in_fsdp,
+    "DTensor": on_dtensor,
 }
 REFUSED = [
     Refused(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
+from multigrad.backend.discovery import load_backend
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -128,8 +129,14 @@ def halved(x: Array, grad_out: Array) -> Array:
 class OfLayer:
     """A linear layer with a rule of relevance."""
 
+    def __init__(self) -> None:
+        self.layer = xg.attribution.epsilon(0.25).over("linear")
+
     def __call__(self, x: Tensor) -> Tensor:
-        return xg.attribution.epsilon(0.25).over("linear")(x, weight_for(x), None)
+        return self.layer(x, weight_for(x), None)
+
+    def __reduce__(self) -> Any:
+        return OfLayer, ()
 
 
 FRAMEWORK = ["numpy"]  # of the cell that runs now: a symbol has none
@@ -142,19 +149,14 @@ def weight_for(x: Tensor) -> Tensor:
 
 def tensor_for(x: Tensor, array: Array) -> Tensor:
     """Return an array as a tensor of x's framework."""
-    if FRAMEWORK[0] == "numpy" or isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray):
         return array
-    if FRAMEWORK[0] == "torch":
-        import torch
+    made = load_backend(FRAMEWORK[0]).tensors.from_numpy(array)
+    if type(x).__name__ != "DTensor":
+        return made
+    from torch.distributed.tensor import Replicate, distribute_tensor
 
-        return torch.tensor(array)
-    if FRAMEWORK[0] == "tensorflow":
-        import tensorflow as tf
-
-        return tf.constant(array)
-    import jax.numpy as jnp
-
-    return jnp.asarray(array)
+    return distribute_tensor(made, x.device_mesh, [Replicate()])
 
 
 def layer_meaning(x: Array, grad_out: Array) -> Array:
@@ -255,6 +257,19 @@ def bare(kind: Kind) -> Array:
     if kind.rule is None:  # the keyed one
         return np.asarray(xg.get("noise")(None, GRAD_OUT, None, sigma=0.5, key=7), np.float64)
     return np.asarray(kind.rule()(None, GRAD_OUT, None), np.float64)
+
+
+def whole_of(kind: Kind, count: int) -> Any:
+    """Return what must come out of `count` rows X, the rule's input being all of them."""
+    if kind.meaning is None:
+        return "drawn"
+
+    def meant(_: Kind) -> Array:
+        assert kind.meaning is not None
+        rows = np.tile(X, (count, 1)), np.tile(GRAD_OUT, (count, 1))
+        return np.asarray(kind.meaning(*rows), np.float64)
+
+    return meant
 
 
 def second_of(kind: Kind) -> Array:

@@ -24,7 +24,7 @@ from .kinds import GRAD_OUT, KINDS, Kind, NotApplicable, gradient_of, second_of,
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "support.md"
 # In the order of the page; a new backend's file comes last by itself.
-FIRST = ("torch", "jax", "tensorflow", "keras", "numpy")
+FIRST = ("torch", "jax", "tensorflow", "keras", "mlx", "paddle", "numpy")
 TOLERANCE = {"bfloat16": 2e-2, "autocast": 2e-2}
 
 
@@ -68,7 +68,7 @@ def rows_of(backend: str) -> Rows:
             names = {"Refused": Refused, "Note": Note}
             found[name] = eval(compile(ast.Expression(node.value), name, "eval"), names)
     here = {name: found["NEEDS"].get(name, ()) for name in found["TRANSFORMS"]}
-    exceptions = [*found["REFUSED"], *found["NOTES"], *OF_ALL]
+    exceptions = [*OF_ALL, *found["REFUSED"], *found["NOTES"]]
     return Rows(here, found["ON_DEVICES"], exceptions)
 
 
@@ -121,7 +121,8 @@ def run(backend: str, transform: str, kind: Kind) -> str:
     if not np.isfinite(given).all():
         return f"{given} is not finite"
     if is_drawn(kind, expected):
-        return "nothing was drawn" if np.allclose(given, GRAD_OUT) else ""
+        whole = np.broadcast_to(GRAD_OUT, given.shape)
+        return "nothing was drawn" if np.allclose(given, whole) else ""
     tolerance = TOLERANCE.get(transform, 2e-3)
     wanted = np.zeros(4) if kind.meaning is None and expected is second_of else expected(kind)
     if np.allclose(given, wanted, rtol=tolerance, atol=tolerance):
@@ -148,6 +149,8 @@ TITLES = {
     "jax": "JAX",
     "tensorflow": "TensorFlow",
     "keras": "Keras, on each of its backends",
+    "mlx": "MLX",
+    "paddle": "Paddle",
     "numpy": "NumPy",
 }
 INTRODUCTION = """\
@@ -163,6 +166,9 @@ that works gives the right numbers, not only no error.
 - **yes (1)**: works, with a note below the table.
 - **no (2)**: refused with an error, whose words stand below the table. Nothing is silently wrong.
 - **-**: has no meaning for that kind.
+
+Rows on several devices run on two processes of PyTorch, four devices of JAX and two of TensorFlow,
+all of them processors. MLX and Paddle run in environments of their own.
 
 The kinds of rules:
 """

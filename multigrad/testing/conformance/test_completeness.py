@@ -16,7 +16,7 @@ import multigrad as xg
 from multigrad import ops
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import UnsupportedOp
-from multigrad.ir.types import BOOL, FLOATS, INT32
+from multigrad.ir.types import BOOL, FLOAT8, FLOATS, INT32
 
 TABLE = ops.CALLABLE_OPS
 
@@ -31,7 +31,9 @@ def test_every_op_is_lowered_or_listed_with_a_reason(backend: Any, op: ops.Op) -
         assert lowered, (
             f"{backend.name} gives reasons by dtype for {op.name}, and does not lower it"
         )
-        assert reason and set(reason) <= {*FLOATS, BOOL, INT32}, f"{op.name}: {sorted(reason)}"
+        assert reason and set(reason) <= {*FLOATS, *FLOAT8, BOOL, INT32}, (
+            f"{op.name}: {sorted(reason)}"
+        )
         assert all(text.strip() for text in reason.values()), op.name
         assert not set(FLOATS) <= set(reason), f"{op.name} lacks every float dtype: say so in words"
     else:

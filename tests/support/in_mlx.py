@@ -1,0 +1,127 @@
+"""How MLX applies each transform; tox -e mlx runs it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+import multigrad as xg
+
+from . import ways
+from .declared import Refused
+from .kinds import GRAD_OUT, Kind, V, X, gradient_of, second_of, tangent_of
+
+G, TANGENT, AT = mx.array(GRAD_OUT), mx.array(V), mx.array(X)
+
+
+def gradient(function: Any) -> Any:
+    return lambda x: mx.vjp(function, [x], [G.astype(x.dtype)])[1][0]
+
+
+def pulled(function: Any) -> Any:
+    return np.array(gradient(function)(AT)), gradient_of
+
+
+def backward(kind: Kind) -> Any:
+    return pulled(kind.make())
+
+
+def second(kind: Kind) -> Any:
+    run = gradient(kind.make())
+    return np.array(mx.grad(lambda x: (run(x) * TANGENT).sum())(AT)), second_of
+
+
+def vmapped(kind: Kind) -> Any:
+    return np.array(mx.vmap(gradient(kind.make()))(mx.stack([AT, AT]))[1]), gradient_of
+
+
+def forward_mode(kind: Kind) -> Any:
+    return np.array(mx.jvp(kind.make(), [AT], [TANGENT])[1][0]), tangent_of
+
+
+def compiled(kind: Kind) -> Any:
+    return np.array(mx.compile(gradient(kind.make()))(AT)), gradient_of
+
+
+def jitted(kind: Kind) -> Any:
+    return np.array(xg.jit(gradient(kind.make()), "mlx")(AT)), gradient_of
+
+
+def checkpointed(kind: Kind) -> Any:
+    return pulled(mx.checkpoint(kind.make()))
+
+
+def half(kind: Kind) -> Any:
+    found = gradient(kind.make())(AT.astype(mx.bfloat16))
+    return np.array(found.astype(mx.float32)), gradient_of
+
+
+def pickled(kind: Kind) -> Any:
+    return pulled(pickle.loads(pickle.dumps(kind.make())))
+
+
+def overridden(kind: Kind) -> Any:
+    return pulled(ways.overriding(kind, xg.xp.relu, mx.matmul))
+
+
+def on_gradients(kind: Kind) -> Any:
+    found, expected = ways.applied(kind, G)
+    return np.array(found), expected
+
+
+def saved(kind: Kind) -> Any:
+    return pulled(ways.saved(kind))
+
+
+def ejected(kind: Kind) -> Any:
+    return pulled(ways.ejected(kind, "mlx"))
+
+
+def in_numpy(kind: Kind) -> Any:
+    return pulled(ways.bridged(kind, "numpy"))
+
+
+TRANSFORMS = {
+    "backward": backward,
+    "second derivative": second,
+    "vmap": vmapped,
+    "forward mode": forward_mode,
+    "the framework's compiler": compiled,
+    "`xg.jit`": jitted,
+    "recomputed (checkpoint)": checkpointed,
+    "bfloat16": half,
+    "pickle": pickled,
+    "`xg.override`": overridden,
+    "`xg.apply_to_gradients`": on_gradients,
+    "saved and loaded (`xg.save`)": saved,
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
+    "run by NumPy (a bridge)": in_numpy,
+}
+REFUSED = [
+    Refused(("`xg.override`",), (), "backend 'mlx' overrides no functions", "RuleTypeError"),
+    Refused(
+        ("ejected, without multigrad (`xg.source(..., standalone=True)`)",),
+        (),
+        "backend 'mlx' does not say how its code stands in a file of its own",
+        "UnsupportedOp",
+    ),
+    Refused(
+        ("run by NumPy (a bridge)",),
+        (),
+        "backend 'mlx' cannot call: it has no bridge to other frameworks",
+        "UnsupportedOp",
+    ),
+    Refused((), ("loop by values",), "uses while_loop, which mlx lacks", "UnsupportedOp"),
+    Refused(
+        ("forward mode",), (), "whose gradient has no forward mode: take mx.vjp", "GradientError"
+    ),
+    Refused(
+        ("the framework's compiler", "`xg.jit`"),
+        ("random, without a key",),
+        "pass inputs=mx.random.state, outputs=mx.random.state, or a key to `use`",
+        "StaleTraceError",
+    ),
+]
