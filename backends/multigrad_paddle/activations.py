@@ -10,7 +10,7 @@ import paddle.nn.functional as F
 
 from multigrad.backend import SELU_ALPHA, SELU_SCALE, Op, rows_of
 
-from .elementwise import exp
+from .elementwise import exp, mul
 from .widening import Tensor, rounded, widened
 
 
@@ -32,6 +32,11 @@ def log_sigmoid(x: Tensor) -> Tensor:
 
 def heaviside(x: Tensor) -> Tensor:
     return rounded((x > 0), x.dtype)
+
+
+@widened
+def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
+    return paddle.where(x > 0, x, mul(slope, x))  # which keeps the sign of zero
 
 
 @widened
