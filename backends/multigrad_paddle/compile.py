@@ -23,7 +23,7 @@ from multigrad.backend import Reader, StaleTraceError, compilers
 from .widening import Tensor
 
 # What multigrad calls besides is not read either: what Paddle 3.3 makes of optree loses a variable.
-OWN = (compilers.FOLDER, os.path.dirname(__file__), os.path.dirname(optree.__file__))
+OWN = (compilers.FOLDER, os.path.dirname(__file__), os.path.dirname(str(optree.__file__)))
 
 
 def jit(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
