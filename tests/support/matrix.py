@@ -194,8 +194,8 @@ def overview() -> Iterator[str]:
         lines.append(f"| {transform} | {counts} |")
     yield "## At a glance"
     yield (
-        f"How many of the {len(KINDS)} kinds work; nothing: the framework has no such transform, "
-        "or it is another row."
+        f"How many of the {len(KINDS)} kinds work, of those for which it has a meaning; nothing: "
+        "the framework has no such transform, or it is another row."
     )
     yield "\n".join(lines)
 
@@ -207,7 +207,7 @@ def counted(backend: str, transform: str) -> str:
     found = [declared(backend, transform, kind) for kind in KINDS]
     meant = [each for each in found if not (isinstance(each, Note) and each.absent)]
     works = [each for each in meant if not isinstance(each, Refused)]
-    return "all" if len(works) == len(KINDS) else f"{len(works)} of {len(meant)}"
+    return "all" if works == meant else f"{len(works)}&nbsp;of&nbsp;{len(meant)}"
 
 
 def section(backend: str) -> Iterator[str]:
