@@ -46,7 +46,7 @@ REFUSED: tuple[tuple[str, tuple[Any, ...], dict[str, Any], str], ...] = (
     ("lsq", (0.5, 4, 1), {}, "'signed' is a bool, got int 1"),
     ("lsq", (None,), {}, "'step' is a number or a tensor, got NoneType"),
     ("lsq", (), {}, "lacks step"),
-    ("lsq", (0.5,), {"bit": 4}, "got bit that it does not take.*arguments: x, step, bits"),
+    ("lsq", (0.5,), {"bit": 4}, "takes no .bit.; did you mean .bits.*arguments: x, step, bits"),
     ("lsq_plus", (0.5, STEPS[:3]), {}, r"'offset' of shape \(3,\)"),
     ("pact", (0.0,), {}, "'alpha' is > 0"),
     ("fake_quantize", (1.0, -1.0), {}, "'low' is < high and finite, got 1.0 with high = -1.0"),
