@@ -37,7 +37,8 @@ def render(emitted: Emitted) -> str:
     draw = ["if key is None:", "    key = draw_key()"] if emitted.draws else []
     # A key that backward alone reads is drawn where a gradient is prepared for.
     first, later = (draw, []) if "key" in emitted.forward_params else ([], draw)
-    notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
+    read = emitted.read_params
+    notes = [*_keep(emitted, code), *_store(read), *_note(emitted)]
     unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
     if not emitted.single:
         unpack.append(f"{_names(emitted.outputs)} = output")
@@ -64,7 +65,7 @@ class {name}(Function):
 {_indented([*unpack, *later, *notes] if notes else ["pass"])}
     @staticmethod
     def backward(ctx, {", ".join(emitted.cotangents)}):
-{_indented(_load(emitted, emitted.read_params))}\
+{_indented(_load(emitted, read))}\
 {_indented([*_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))])}
     @classmethod
     def apply(cls, {inputs}{emitted.signature}):
@@ -120,7 +121,8 @@ def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
     cotangents = ", ".join(emitted.cotangents)
     prepare, arguments, count = "", emitted.arguments, len(emitted.params)
     unpack: list[str] = []
-    store, load = _store(emitted.read_params), _load(emitted, emitted.read_params)
+    read = emitted.read_params
+    store, load = _store(read), _load(emitted, read)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -132,7 +134,7 @@ def {name}_prepare(wrap{emitted.arguments}):
         store, load = [], _load(emitted, ())
         if mentions(fast.keep, names) or (not emitted.is_rule and mentions(fast.forward, names)):
             unpack = [f"{_tuple(names)} = values"]
-        if emitted.read_params or mentions(fast.backward, names):
+        if read or mentions(fast.backward, names):
             store = ["ctx.values = values"]
             load.append(f"{_tuple(names)} = ctx.values")
     forward = [

@@ -49,7 +49,6 @@ RESERVED = (
     "super",
     "map",
 )
-BESIDE = ("eager", "prepare", "custom")  # what a template defines besides, by the object's name
 
 
 def lower_graphs(
@@ -74,7 +73,8 @@ def lower_graphs(
     emission = Emission(backend, graphs.backward.name)
     # The template's own words must not be taken by a param or an op.
     own = _own_name(graphs, backend)
-    emission.taken.update(RESERVED, graphs.params, (own, *[f"{own}_{word}" for word in BESIDE]))
+    beside = (f"{own}_eager", f"{own}_prepare", f"{own}_custom")
+    emission.taken.update(RESERVED, graphs.params, (own, *beside))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents)
     emission.namespace.update(backend.autodiff.namespace)
     cut = graphs.cut(backend.autodiff.keeps_float_derivatives, keep_input=forward_mode)
