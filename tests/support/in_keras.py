@@ -92,6 +92,9 @@ def attached(kind: Kind) -> Any:
     model = model_of(layer)
     if kind.name == LAYER:
         layer.set_weights([WEIGHT])
+        # In a graph, TensorFlow (2.21) may assign a weight before the step's gradient reads it, in
+        # three of ten traces of two plain Dense layers under a linear loss.
+        layer.trainable = False
     xg.attach(model, {"second": found})
     if kind.meaning is None and keras.backend.backend() == "jax":
         with pytest.raises(xg.RuleError, match="a random rule needs a key on jax"):
