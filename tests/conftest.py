@@ -78,13 +78,21 @@ def names_keras(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Beside Keras, only the files that name it have tests to run: the others are not imported."""
-    beside_keras = config.getoption("--once") and "keras" in required(config)
+    beside_keras = config.getoption("--once") and is_beside_keras(config)
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if beside_keras and is_test and not names_keras(collection_path) else None
 
 
-def required(config: pytest.Config) -> list[str]:
-    return split_names(str(config.getoption("--require")))
+def is_beside_keras(config: pytest.Config) -> bool:
+    """Return whether Keras's tests are asked for, on one framework: where several are, theirs
+    run.
+    """
+    is_required = "keras" in split_names(str(config.getoption("--require")))
+    return is_required and len(frameworks_asked(config)) < 2
+
+
+def frameworks_asked(config: pytest.Config) -> set[str]:
+    return set(split_names(str(config.getoption("--backends")))) & FRAMEWORKS
 
 
 def frameworks_of(item: pytest.Item) -> set[str]:
@@ -116,8 +124,7 @@ def belongs(item: pytest.Item, asked: set[str], beside_keras: bool) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--once"):
         return
-    asked = set(split_names(str(config.getoption("--backends")))) & FRAMEWORKS
-    beside_keras = "keras" in required(config)
+    asked, beside_keras = frameworks_asked(config), is_beside_keras(config)
     hidden = {item.path for item in items if "keras" in frameworks_of(item)}
     hidden = {path.name for path in hidden if not names_keras(path)}
     assert not hidden, f"{hidden}: beside Keras a file is collected if it says 'keras'"
