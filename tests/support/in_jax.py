@@ -157,29 +157,9 @@ def overridden(kind: Kind) -> Any:
     return pulled(ways.overriding(kind, jax.nn.relu, jnp.matmul))
 
 
-def saved(kind: Kind) -> Any:
-    return pulled(ways.saved(kind))
-
-
-def ejected(kind: Kind) -> Any:
-    return pulled(ways.ejected(kind, "jax"))
-
-
 def on_gradients(kind: Kind) -> Any:
     found, expected = ways.applied(kind, G)
     return np.asarray(found), expected
-
-
-def in_numpy(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "numpy"))
-
-
-def in_torch(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "torch"))
-
-
-def in_tensorflow(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "tensorflow"))
 
 
 # What a transform needs besides.
@@ -202,11 +182,13 @@ TRANSFORMS = {
     "export": exported,
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
-    "saved and loaded (`xg.save`)": saved,
-    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
-    "run by NumPy (a bridge)": in_numpy,
-    "run by PyTorch (a bridge)": in_torch,
-    "run by TensorFlow (a bridge)": in_tensorflow,
+    "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
+        pulled, ways.ejected, "jax"
+    ),
+    "run by NumPy (a bridge)": ways.through(pulled, ways.bridged, "numpy"),
+    "run by PyTorch (a bridge)": ways.through(pulled, ways.bridged, "torch"),
+    "run by TensorFlow (a bridge)": ways.through(pulled, ways.bridged, "tensorflow"),
 }
 # By tests/ranks/jax_devices.py, on four devices.
 ON_DEVICES = {

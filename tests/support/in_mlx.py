@@ -72,18 +72,6 @@ def on_gradients(kind: Kind) -> Any:
     return np.array(found), expected
 
 
-def saved(kind: Kind) -> Any:
-    return pulled(ways.saved(kind))
-
-
-def ejected(kind: Kind) -> Any:
-    return pulled(ways.ejected(kind, "mlx"))
-
-
-def in_numpy(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "numpy"))
-
-
 TRANSFORMS = {
     "backward": backward,
     "second derivative": second,
@@ -96,9 +84,11 @@ TRANSFORMS = {
     "pickle": pickled,
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
-    "saved and loaded (`xg.save`)": saved,
-    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
-    "run by NumPy (a bridge)": in_numpy,
+    "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
+        pulled, ways.ejected, "mlx"
+    ),
+    "run by NumPy (a bridge)": ways.through(pulled, ways.bridged, "numpy"),
 }
 REFUSED = [
     Refused(("`xg.override`",), (), "backend 'mlx' overrides no functions", "RuleTypeError"),

@@ -96,18 +96,6 @@ def on_gradients(kind: Kind) -> Any:
     return found.numpy(), expected
 
 
-def saved(kind: Kind) -> Any:
-    return pulled(ways.saved(kind))
-
-
-def ejected(kind: Kind) -> Any:
-    return pulled(ways.ejected(kind, "paddle"))
-
-
-def in_numpy(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "numpy"))
-
-
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": repeated,
@@ -120,9 +108,11 @@ TRANSFORMS = {
     "pickle": pickled,
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
-    "saved and loaded (`xg.save`)": saved,
-    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
-    "run by NumPy (a bridge)": in_numpy,
+    "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
+        pulled, ways.ejected, "paddle"
+    ),
+    "run by NumPy (a bridge)": ways.through(pulled, ways.bridged, "numpy"),
 }
 REFUSED = [
     Refused(("`xg.override`",), (), "backend 'paddle' overrides no functions", "RuleTypeError"),

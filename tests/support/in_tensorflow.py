@@ -148,29 +148,9 @@ def overridden(kind: Kind) -> Any:
     return pulled(ways.overriding(kind, tf.nn.relu, tf.matmul))
 
 
-def saved(kind: Kind) -> Any:
-    return pulled(ways.saved(kind))
-
-
-def ejected(kind: Kind) -> Any:
-    return pulled(ways.ejected(kind, "tensorflow"))
-
-
 def on_gradients(kind: Kind) -> Any:
     found, expected = ways.applied(kind, G)
     return found.numpy(), expected
-
-
-def in_numpy(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "numpy"))
-
-
-def in_torch(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "torch"))
-
-
-def in_jax(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "jax"))
 
 
 # What a transform needs besides.
@@ -193,11 +173,13 @@ TRANSFORMS = {
     "export": exported,
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
-    "saved and loaded (`xg.save`)": saved,
-    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
-    "run by NumPy (a bridge)": in_numpy,
-    "run by PyTorch (a bridge)": in_torch,
-    "run by JAX (a bridge)": in_jax,
+    "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
+        pulled, ways.ejected, "tensorflow"
+    ),
+    "run by NumPy (a bridge)": ways.through(pulled, ways.bridged, "numpy"),
+    "run by PyTorch (a bridge)": ways.through(pulled, ways.bridged, "torch"),
+    "run by JAX (a bridge)": ways.through(pulled, ways.bridged, "jax"),
 }
 # By tests/ranks/tensorflow_replicas.py, on two devices.
 ON_DEVICES = {"MirroredStrategy (`tf.distribute`)": replicated}

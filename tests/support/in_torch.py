@@ -213,29 +213,9 @@ def overridden(kind: Kind) -> Any:
     return pulled(ways.overriding(kind, torch.relu, multiplied))
 
 
-def saved(kind: Kind) -> Any:
-    return pulled(ways.saved(kind))
-
-
-def ejected(kind: Kind) -> Any:
-    return pulled(ways.ejected(kind, "torch"))
-
-
 def on_gradients(kind: Kind) -> Any:
     found, expected = ways.applied(kind, G)
     return found.numpy(), expected
-
-
-def in_numpy(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "numpy"))
-
-
-def in_jax(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "jax"))
-
-
-def in_tensorflow(kind: Kind) -> Any:
-    return pulled(ways.bridged(kind, "tensorflow"))
 
 
 class Weighted(torch.nn.Module):
@@ -309,11 +289,13 @@ TRANSFORMS = {
     "`xg.override`": overridden,
     "`xg.apply_to_gradients`": on_gradients,
     '`use(scope="params")`, by hooks': hooked,
-    "saved and loaded (`xg.save`)": saved,
-    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,
-    "run by NumPy (a bridge)": in_numpy,
-    "run by JAX (a bridge)": in_jax,
-    "run by TensorFlow (a bridge)": in_tensorflow,
+    "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
+    "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(
+        pulled, ways.ejected, "torch"
+    ),
+    "run by NumPy (a bridge)": ways.through(pulled, ways.bridged, "numpy"),
+    "run by JAX (a bridge)": ways.through(pulled, ways.bridged, "jax"),
+    "run by TensorFlow (a bridge)": ways.through(pulled, ways.bridged, "tensorflow"),
 }
 # By tests/ranks/torch_models.py and torch_dtensors.py, on two processes.
 ON_DEVICES = {

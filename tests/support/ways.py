@@ -31,6 +31,15 @@ def rule_of(kind: Kind) -> Any:
     return kind.rule()
 
 
+def through(pulled: Callable[[Function], Any], way: Callable[..., Function], *args: Any) -> Any:
+    """Return a transform: what a backend pulls through a way."""
+
+    def transform(kind: Kind) -> Any:
+        return pulled(way(kind, *args))
+
+    return transform
+
+
 def overriding(kind: Kind, relu: Any, linear: Any) -> Function:
     """Return a function that calls an operation, with the rule on it."""
     found = rule_of(kind)
