@@ -24,12 +24,6 @@ Tensor = Any
 Function = Callable[..., Any]
 
 
-def is_tensor(value: Any) -> bool:
-    if isinstance(value, importers.Value):
-        return value.node.type.kind == "tensor"
-    return importers.owner_of(value) is not None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CustomRecipe(importers.CodeRecipe):
     """An `mx.custom_function`."""
@@ -88,9 +82,9 @@ class CustomRecipe(importers.CodeRecipe):
             GradientError: there is another number of them than of arrays.
         """
         flat: Any = tree_flatten(found)
-        gradients = [leaf for _, leaf in flat if is_tensor(leaf)]
+        gradients = [leaf for _, leaf in flat if importers.is_tensor(leaf)]
         given: Any = tree_flatten((args, kwargs))
-        count = sum(is_tensor(leaf) for _, leaf in given)
+        count = sum(importers.is_tensor(leaf) for _, leaf in given)
         if len(gradients) != count:
             raise GradientError(
                 f"the vjp of mx.custom_function {self.name!r} returned {len(gradients)} arrays for "
@@ -99,7 +93,7 @@ class CustomRecipe(importers.CodeRecipe):
         rest = iter(gradients)
 
         def take(leaf: Any) -> Any:
-            return next(rest) if is_tensor(leaf) else None
+            return next(rest) if importers.is_tensor(leaf) else None
 
         of_args, of_kwargs = tree_map(take, (args, kwargs))
         return (*of_args, of_kwargs) if kwargs else tuple(of_args)

@@ -57,12 +57,6 @@ class Context:
         return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
 
 
-def is_tensor(value: Any) -> bool:
-    if isinstance(value, importers.Value):
-        return value.node.type.kind == "tensor"
-    return importers.owner_of(value) is not None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassRecipe(importers.CodeRecipe):
     """A `paddle.autograd.PyLayer` class."""
@@ -151,7 +145,7 @@ class ClassRecipe(importers.CodeRecipe):
             GradientError: there is another number of them.
         """
         given = (*args, *kwargs.values())
-        count = sum(map(is_tensor, given))
+        count = sum(map(importers.is_tensor, given))
         if len(gradients) != count:
             words = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
             called = "1 tensor" if count == 1 else f"{count} tensors"
@@ -160,7 +154,7 @@ class ClassRecipe(importers.CodeRecipe):
                 "expected one for each, None where there is none"
             )
         rest = iter(gradients)
-        spread = [next(rest) if is_tensor(value) else None for value in given]
+        spread = [next(rest) if importers.is_tensor(value) else None for value in given]
         if not kwargs:
             return tuple(spread)
         named = dict(zip(kwargs, spread[len(args) :], strict=True))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import paddle
 
-from multigrad.backend import rows_of
+from multigrad.backend import orderings, rows_of
 
 from .elementwise import exp, where
 from .shapes import Axis, axes_of, concatenate, cut, moveaxis, reshape, size
@@ -151,21 +151,6 @@ def ranks(x: Tensor, axis: int, descending: bool) -> Tensor:
     return paddle.argsort(order(x, axis, descending), axis)
 
 
-@lifted
-def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return gather(x, order(x, axis, descending), axis)
-
-
-@lifted
-def sort_like(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return gather(values, order(x, axis, descending), axis)
-
-
-@lifted
-def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
-    return gather(values, ranks(x, axis, descending), axis)
-
-
 def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
     return first_only(x, axis, True)
 
@@ -215,7 +200,7 @@ def quantile(x: Tensor, *, axis: Axis, keepdims: bool, q: float) -> Tensor:
     if n == 0:
         result = paddle.full(rows.shape[:-1], math.nan, rows.dtype)
     else:
-        rows = sort(rows, axis=-1, descending=False)
+        rows = gather(rows, order(rows, -1, False), -1)
         low, weight = math.floor(q * (n - 1)), q * (n - 1) % 1
         result = rows[..., low]
         if weight:
@@ -244,4 +229,4 @@ def quantile_weights(x: Tensor, *, axis: Axis, q: float) -> Tensor:
     return rounded(moveaxis(weights, source=back, destination=axes), x.dtype)
 
 
-OPS = rows_of(vars())
+OPS = {**orderings(order, gather), **rows_of(vars())}

@@ -24,7 +24,15 @@ __all__ = [
     "Trace",
     "Value",
     "comes_to_us",
+    "is_tensor",
     "owner_of",
     "run_written_in",
     "signature_of",
 ]
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is a tensor of a framework, or stands for one in a capture."""
+    if isinstance(value, Value):
+        return value.node.type.kind == "tensor"
+    return owner_of(value) is not None
