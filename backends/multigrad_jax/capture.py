@@ -43,6 +43,7 @@ from . import (
     ops,
 )
 from .import_jaxpr import import_function
+from .library_types import TYPES
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -324,5 +325,6 @@ register_dialect(
         own_gradients=dict.fromkeys((jax.custom_jvp, jax.custom_vjp), importer.with_own_gradient),
         interceptions=importer.INTERCEPTIONS,
         trees=frozenset(TREES),
+        types=TYPES,
     ),
 )

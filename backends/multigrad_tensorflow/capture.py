@@ -39,6 +39,7 @@ from . import (
     ops,
 )
 from .dispatch import is_symbolic
+from .library_types import TYPES
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -170,6 +171,7 @@ DIALECT = Dialect(
     at_once=tf.init_scope,
     shape_class=tf.TensorShape,
     shown="tf",
+    types=TYPES,
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),
     refusals=attributes.REFUSALS,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import composites, creation, methods, places
+from multigrad.capture import composites, creation, elementwise, methods, places
 from multigrad.capture.classes import is_instance
 from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
@@ -42,6 +42,7 @@ from . import (
     importer,
     ops,
 )
+from .library_types import TYPES
 
 Tensor = Any
 
@@ -186,6 +187,8 @@ def is_tensor(obj: Any) -> bool:
 
 def sign(input: Tensor) -> Tensor:
     """torch.sign gives 0 for NaN."""
+    if elementwise.is_whole(input):
+        return xp.sign(input)
     return xp.where(xp.isnan(input), 0.0, xp.sign(input))
 
 
@@ -355,6 +358,7 @@ register_dialect(
         refusals=attributes.REFUSALS,
         generators=generators,
         refused=REFUSED,
+        types=TYPES,
         habits=Habits(
             exchanges_two=True,
             repeats_whole=True,

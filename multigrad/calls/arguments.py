@@ -78,6 +78,7 @@ class Layout:
     leaves: tuple[Leaf, ...]
     positional: int  # leaves of positional arguments; those of keywords follow
     key: Any = field(repr=False)
+    is_apart: bool = False  # its dtype is a part of what is captured
 
     @property
     def dtype(self) -> str | None:
@@ -201,19 +202,25 @@ def read_layout(
         name = identify(path, taken)
         taken.add(name)
         rows.append(_read_leaf(function, value, path, name))
-    return lay_out(tree, rows)
+    # NumPy itself has no bfloat16: beside numbers it becomes another dtype there alone.
+    apart = any(
+        isinstance(value, np.ndarray) and leaf.dtype == "bfloat16"
+        for value, leaf in zip(leaves, rows, strict=True)
+    )
+    return lay_out(tree, rows, is_apart=apart)
 
 
-def lay_out(tree: Any, rows: Sequence[Leaf]) -> Layout:
+def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
     """Return the layout of leaves in a nesting of (args, kwargs)."""
     (args, _) = optree.tree_unflatten(tree, range(len(rows)))
     positional = len(optree.tree_leaves(args, none_is_leaf=True))
     floats = [leaf.dtype for leaf in rows if leaf.is_float]
     first = floats[0] if floats else None
     parts = [
-        (leaf.kind, T if leaf.dtype == first else leaf.dtype, _static_key(leaf)) for leaf in rows
+        (leaf.kind, T if leaf.dtype == first and not is_apart else leaf.dtype, _static_key(leaf))
+        for leaf in rows
     ]
-    return Layout(tree, tuple(rows), positional, (tree, tuple(parts)))
+    return Layout(tree, tuple(rows), positional, (tree, tuple(parts)), is_apart)
 
 
 def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:

@@ -42,7 +42,7 @@ def gather_facts(
         TraceError: a number is not.
     """
     facts: dict[str, Any] = {}
-    if layout.mixes_floats:
+    if layout.mixes_floats or layout.is_apart:
         needed = needed | {"dtype"}
     first = first_tensor(layout)
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..ir.array_values import freeze
 from ..ir.types import BOOL, FLOATS, WHOLE, T
 from ..passes.facts import BUFFERS
 from ..tracing import xp_all as xp
-from ..tracing.trace import Trace, Value, copy_of, dtype_name, lift
+from ..tracing.constants import array_node
+from ..tracing.promotion import is_exact
+from ..tracing.trace import Trace, Value, constant, copy_of, dtype_name, lift
 from .casts import cast
 from .symbols import SymbolicDType, SymbolicShape
 
@@ -71,6 +74,8 @@ class Converter:
             obj = xp.stack(items, 0)
         if not isinstance(obj, Value):
             if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
+                if self.trace is not None and is_exact(self.trace) and is_plain(obj):
+                    return in_dtype_of_input(self.trace, obj)
                 return as_buffer(self.trace, self.function(obj))
             return as_buffer(self.trace, self.function(obj, *args, **kwargs))
         result = obj if dtype is None else cast(obj, dtype)
@@ -98,20 +103,50 @@ class Creator:
         shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
         options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
         if isinstance(shape, SymbolicShape):
+            if is_exact(shape.value.trace):
+                options["dtype"] = self.dtype_of(args, options, shape.value.trace)
             return self.make(shape.value, *args[1:], **options)
         lengths = [
             tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
         ]
+        if self.trace is not None and is_exact(self.trace):
+            options["dtype"] = self.dtype_of(args, options)
         if self.trace is not None and self.trace.kind != "rule" and self.make in STATIC:
             if kwargs.get("generator") is not None:
                 advice = self.trace.words.advise("leave it out: draws then follow the key")
                 raise self.trace.error(f"draws from a generator that no key seeds{advice}")
             sizes, rest = split_sizes(lengths if args else [shape], self.make is full)
             fills = self.make is full and not isinstance((*rest, 0)[0], int)
-            if sizes and (fills if rest else True) and is_weak(options.get("dtype")):
+            if sizes and (fills if rest else True) and is_weak(kwargs.get("dtype")):
                 like = self.trace.value(lift(self.trace, np.zeros(sizes)))
                 return self.make(like, *rest, **options)
         return as_buffer(self.trace, self.function(*lengths, **kwargs))
+
+    def dtype_of(
+        self, args: tuple[Any, ...], options: Mapping[str, Any], trace: Trace | None = None
+    ) -> Any:
+        """Return the dtype of what the library would make."""
+        known = trace or self.trace
+        assert known is not None
+        own = getattr(self.function, "__wrapped__", self.function)
+        fills = [number for number in args[1:2] if self.make is full]
+        made = known.types.made(own, ((1,), *fills), options)
+        return made or options.get("dtype")
+
+
+def is_plain(obj: Any) -> bool:
+    """Return whether something is made of Python's numbers alone."""
+    if isinstance(obj, list | tuple):
+        return all(map(is_plain, obj))
+    return type(obj) in (bool, int, float)
+
+
+def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
+    """Return numbers, with all their digits, in the dtype of the function's tensors."""
+    array = np.asarray(obj)
+    if not array.ndim:
+        return trace.value(constant(array.item()))
+    return trace.value(array_node(trace.like(), freeze(array.astype(np.float64)), T))
 
 
 def as_buffer(trace: Trace | None, made: Any) -> Any:
@@ -121,7 +156,8 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
     if trace is None or BUFFERS not in trace.facts or not getattr(made, "ndim", 0):
         return made
     name, value = dtype_name(made.dtype), trace.value(lift(trace, made))
-    return cast(value, name) if name in (BOOL, *WHOLE) else value
+    kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
+    return cast(value, name) if name in kept else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +222,25 @@ def number(x: Any) -> Any:
     return operator.index(x) if x.node.type.dtype == "int" else float(x)
 
 
-def weak(dtype: Any) -> Any:
-    """Return the dtype of what is made: bool, or that of the rule's input, as for any constant."""
+def weak(dtype: Any, like: Any = None) -> Any:
+    """Return the dtype of what is made: bool, or that of the rule's input, as for any constant;
+    where the library tells it, that.
+    """
+    if isinstance(like, Value) and is_exact(like.trace):
+        return dtype
     return BOOL if dtype is not None and dtype_name(dtype) == BOOL else None
 
 
 def ones(like: Tensor, dtype: Any = None) -> Tensor:
-    return xp.ones_like(like, weak(dtype))
+    return xp.ones_like(like, weak(dtype, like))
 
 
 def zeros(like: Tensor, dtype: Any = None) -> Tensor:
-    return xp.zeros_like(like, weak(dtype))
+    return xp.zeros_like(like, weak(dtype, like))
 
 
 def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
-    return xp.full_like(like, fill_value, weak(dtype))
+    return xp.full_like(like, fill_value, weak(dtype, like))
 
 
 def rand(like: Tensor, dtype: Any = None) -> Tensor:

@@ -115,6 +115,7 @@ class Dialect:
         pauses: optional; whether its code now computes what no gradient passes through; raises
             TypeError in a mode that no graph follows.
         passes: optional; a context in which gradients pass, and without such a mode.
+        types: optional; how the library is asked for types (`library_types.TypeOracle`).
     """
 
     aliases: Mapping[Any, Handler]
@@ -155,6 +156,7 @@ class Dialect:
     finds: Callable[[Any], Handler | None] | None = None
     pauses: Callable[[], bool] | None = None
     passes: Callable[[], AbstractContextManager[Any]] | None = None
+    types: Any = None
 
 
 GROUP = "multigrad.dialects"
@@ -260,7 +262,10 @@ def record_call(
     before = trace.dialect, trace.readings
     trace.dialect, trace.readings = dialect, (dialect,)
     try:
-        result = handler(*args, **kwargs)
+        if trace.types is None:
+            result = handler(*args, **kwargs)
+        else:
+            result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..ir.types import is_float
 from ..tracing import xp_all as xp
-from ..tracing.trace import cast
+from ..tracing.trace import Value, cast, copy_of
 from . import composites, scipy_linalg
 from .names import spelled
 
@@ -33,7 +34,22 @@ def polygamma(x: Tensor, n: int) -> Tensor:
     return xp.polygamma(n, x)
 
 
+def is_whole(x: Any) -> bool:
+    """Return whether something is of integers or bools."""
+    if isinstance(x, Value):
+        return not is_float(x.node.type)
+    return isinstance(x, int) or "int" in str(getattr(x, "dtype", ""))
+
+
+def quotient(x: Tensor, other: Any) -> Tensor:
+    """The quotient of integers, rounded towards zero."""
+    sign = xp.sign(other) if isinstance(other, Value) else 1 if other > 0 else -1
+    return xp.floor_divide(xp.abs(x), abs(other)) * xp.sign(x) * sign
+
+
 def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Tensor:
+    if is_whole(x):
+        return copy_of(x)
     return xp.nan_to_num(x, 0.0 if nan is None else nan, posinf, neginf)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from .. import ops
 from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value, copy_of, lift
+from ..tracing.promotion import is_exact
+from ..tracing.trace import Value, copy_of, dtype_name, lift
 from . import arrays, casts, composites, creation, elementwise, extremes, items, memory
 from .casts import cast
 from .dialect import find_dialect
@@ -281,8 +282,10 @@ def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         raise TypeError(f"div with the rounding_mode {rounding_mode!r}")
     if rounding_mode == "floor":
         return xp.floor_divide(x, other)
-    quotient = xp.divide(x, other)
-    return quotient if rounding_mode is None else xp.trunc(quotient)
+    if rounding_mode is None:
+        return xp.divide(x, other)
+    whole = elementwise.is_whole(x) and elementwise.is_whole(other)
+    return elementwise.quotient(x, other) if whole else xp.trunc(xp.divide(x, other))
 
 
 def filled(x: Tensor, value: Any) -> Tensor:
@@ -336,6 +339,8 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
         lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
     )
     value = x.trace.value(lift(x.trace, array))
+    if is_exact(x.trace):
+        return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.weak(dtype) is None else cast(value, "bool")
 
 
@@ -349,6 +354,8 @@ def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
 
 def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
     value = xp.stop_gradient(x.trace.value(lift(x.trace, data)))
+    if is_exact(x.trace):
+        return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.weak(dtype) is None else cast(value, "bool")
 
 

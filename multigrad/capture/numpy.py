@@ -5,17 +5,19 @@ Reached by `__array_ufunc__` and `__array_function__`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..ops.numerics import as_numpy_dtype
 from ..tracing import xp_all as xp
-from ..tracing.trace import Value
+from ..tracing.trace import Value, copy_of
 from . import arrays, elementwise, methods, numpy_linalg, numpy_parts
 from .attributes import NUMPY, refusals
 from .casts import cast
 from .dialect import Dialect, Habits, register_dialect
+from .library_types import StandInCall, TypeOracle, run_each
 from .names import AliasesAndMore, named
 
 Tensor = Any
@@ -96,6 +98,8 @@ def nan_to_num(
 ) -> Tensor:
     if not copy:
         raise TypeError("nan_to_num with copy=False; take the result")
+    if elementwise.is_whole(x):
+        return copy_of(x)
     return xp.nan_to_num(x, nan, posinf, neginf)
 
 
@@ -122,7 +126,7 @@ def ndim(x: Tensor) -> int:
 
 
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
-    if not decimals:
+    if not decimals or (elementwise.is_whole(x) and decimals > 0):
         return xp.round(x)
     scale = 10.0 ** abs(decimals)
     if decimals > 0:
@@ -136,6 +140,30 @@ def view(x: Tensor, dtype: Any = None) -> Tensor:
     return x
 
 
+def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> Any:
+    return np.full((1,) * rank, number, as_numpy_dtype(dtype))
+
+
+def run_quietly(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+    with np.errstate(all="ignore"):
+        return run_each(calls, tiny)
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return (x.dtype.name, False) if isinstance(x, np.ndarray | np.generic) else None
+
+
+def nothing() -> None:
+    """Nothing that NumPy is set to changes a dtype."""
+
+
+def floats(mode: Any) -> Sequence[str]:
+    return FLOATS_OF_ITS_OWN
+
+
+FLOATS_OF_ITS_OWN = ("float16", "float32", "float64")
+# A bfloat16 array times a Python number is float32.
+TYPES = TypeOracle(tiny, run_quietly, read, nothing, floats, apart=("bfloat16",))
 NAMES = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
     sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;
@@ -173,5 +201,6 @@ register_dialect(
         refusals=refusals(NUMPY),
         scalars=(np.float32, np.float64, np.bool_),
         habits=Habits(small_integers_wrap=True),
+        types=TYPES,
     ),
 )

@@ -7,7 +7,8 @@ function, a dialect table says what it means.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -193,7 +194,7 @@ class V(Comparing):
             row = find_row(name, None, type(self))
         found = None if row is None or row.kind != "modelled" else find_method(name, own)
         if found is not None:
-            return _Bound(found[0], self, updates=found[1])
+            return _Bound(found[0], self, name, updates=found[1])
         if row in (ABSENT, None) and is_asked:
             check_callers(self, name)
         if row == ABSENT:
@@ -362,13 +363,25 @@ def _size(of: V, dim: int | None = None) -> Any:
     return of.shape if dim is None else of.shape[dim]
 
 
+@functools.cache
+def method_named(name: str) -> Callable[..., Any]:
+    """Return what calls a tensor's method of that name."""
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, name)(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
 class _Bound:
     """A method of a symbolic value, waiting for its arguments."""
 
-    __slots__ = ("method", "updates", "value")
+    __slots__ = ("method", "name", "updates", "value")
 
-    def __init__(self, method: Any, value: V, updates: bool = False) -> None:
+    def __init__(self, method: Any, value: V, name: str, updates: bool = False) -> None:
         self.method = method
+        self.name = name
         self.value = value
         self.updates = updates
 
@@ -376,7 +389,13 @@ class _Bound:
         try:
             if kwargs.get("out") is not None:
                 raise TypeError("with out=; use its result")
-            result = self.method(self.value, *args, **kwargs)
+            types = self.value.trace.types
+            if types is None:
+                result = self.method(self.value, *args, **kwargs)
+            else:
+                result = types.confirmed(
+                    method_named(self.name), (self.value, *args), kwargs, self.method, self.name
+                )
         except TypeError as error:
             raise self.value.trace.error(
                 f"calls .{self.method.__name__}() in a way not captured: {error}"

@@ -37,6 +37,7 @@ from . import (
     dialect_losses,
     dialect_parts,
 )
+from .library_types import TYPES
 from .versions import those_of
 
 Tensor = Any
@@ -340,6 +341,7 @@ DIALECT = Dialect(
     at_once=compute_at_once,
     runs_on=keras.backend.backend,
     shown="keras.ops",
+    types=TYPES,
     keeps=is_layer,
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),

@@ -165,7 +165,7 @@ def gelu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangen
     return (ct * (cdf + x * pdf),)
 
 
-RELU = function("relu", relu, relu_vjp, "max(x, 0).")
+RELU = function("relu", relu, relu_vjp, "max(x, 0).", integer=True)
 RELU6 = function("relu6", relu6, relu6_vjp, "min(max(x, 0), 6).")
 LEAKY_RELU = function(
     "leaky_relu",

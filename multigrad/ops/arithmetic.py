@@ -144,7 +144,14 @@ POW = function(
     "pow", np.power, pow_vjp, "a to the power b.", "a b", composed=True, domain=ABOVE_ZERO
 )
 SQUARE = function(
-    "square", np.square, square_vjp, "x times x.", power=2, on_numbers=square, bits=doubled
+    "square",
+    np.square,
+    square_vjp,
+    "x times x.",
+    power=2,
+    on_numbers=square,
+    bits=doubled,
+    integer=True,
 )
 SQRT = function(
     "sqrt",
@@ -248,7 +255,7 @@ ABS = op(
     on_numbers=abs,
     on_bools="numbers",
 )
-SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS)
+SIGN = function("sign", sign, zero, "-1, 0 or 1; NaN stays NaN.", on_bools=OF_NUMBERS, integer=True)
 COPYSIGN = binary("copysign", wide(np.copysign), copysign_vjp, "|a| with the sign of b.")
 
 

@@ -186,6 +186,7 @@ CUMPROD = cumulative(
     cumprod,
     cumprod_vjp,
     "The product of each element and those before it along an axis.",
+    integer=INT64,
 )
 CUMMAX = cumulative(
     "cummax",
@@ -193,6 +194,7 @@ CUMMAX = cumulative(
     cumulative_extreme_vjp,
     "The largest so far, NaN from the first on; the latest of equal ones takes the gradient.",
     on_bools="numbers",
+    integer=True,
 )
 CUMMIN = cumulative(
     "cummin",
@@ -200,6 +202,7 @@ CUMMIN = cumulative(
     cumulative_extreme_vjp,
     "The smallest so far, NaN from the first on; the latest of equal ones takes the gradient.",
     on_bools="numbers",
+    integer=True,
 )
 LOGCUMSUMEXP = cumulative(
     "logcumsumexp",
@@ -295,6 +298,7 @@ SORT = cumulative(
     "x sorted along an axis, stable; NaN is larger than every number.",
     descending=flag(False),
     on_bools="numbers",
+    integer=True,
 )
 SORT_LIKE = rearranged("sort_like", sort_like, sort_like_vjp, "Values in the order that sorts x.")
 UNSORT = rearranged("unsort", unsort, unsort_vjp, "Values in the order of sorted x, put back.")

@@ -63,7 +63,7 @@ def as_matrix(product: Array, a: Array, b: Array) -> Array:
 MATMUL = op(
     "matmul", "a b", numpy=matmul, vjp=matmul_vjp, result=reshaped,
     doc="The product of matrices in the last two axes; a vector is taken as a row or a column.",
-    degree=in_one, on_bools="numbers", copies=multiplied,
+    degree=in_one, on_bools="numbers", copies=multiplied, integer=True,
 )  # fmt: skip
 MATMUL_LEFT = op(
     "matmul_left", "cotangent b like", numpy=matmul_left, vjp=matmul_left_vjp,
@@ -100,5 +100,5 @@ def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotan
 EINSUM = op(
     "einsum", "*arrays", subscripts=SUBSCRIPTS, numpy=einsum, vjp=einsum_vjp,
     result=contracted, doc="A sum of products over named axes, as 'ij,jk->ik'.", composed=True,
-    degree=in_one, on_bools="numbers", copies=multiplied,
+    degree=in_one, on_bools="numbers", copies=multiplied, integer=True,
 )  # fmt: skip

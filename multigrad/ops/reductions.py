@@ -136,7 +136,7 @@ MAX = reduction(
 MIN = reduction(
     "min", min_, extreme_vjp, "The smallest; NaN propagates.", on_bools=ALL, integer=True
 )
-PROD = reduction("prod", prod, prod_vjp, "The product; 1 where there is nothing.")
+PROD = reduction("prod", prod, prod_vjp, "The product; 1 where there is nothing.", integer=INT64)
 COUNT_NONZERO = reduction(
     "count_nonzero", count_nonzero, zero, "How many elements are not 0, as a float of x's dtype."
 )

@@ -27,6 +27,7 @@ from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
+from ..capture.library_types import LibraryTypes
 from ..capture.tracer import V
 from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
@@ -111,6 +112,7 @@ class _Recording:
         kind = "imported function" if self.is_imported else "function"
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.defined = defined_at(recipe.functions())
+        self.trace.types = LibraryTypes(self.trace)
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)

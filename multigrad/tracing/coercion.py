@@ -18,6 +18,7 @@ from ..ir.types import (
     FLOAT8,
     INT32,
     INT64,
+    INT_SCALAR,
     SCALAR_SHAPE,
     SMALL,
     WHOLE,
@@ -45,8 +46,11 @@ class NeedsConcrete(Exception):
             note(self)
 
 
-def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
+def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = None) -> list[Node]:
     """Return the operands as the op takes them.
+
+    Args:
+        library: the promotion of the library whose call is recorded, where it is known.
 
     Raises:
         TypeError: they are of a kind that it does not take.
@@ -63,12 +67,15 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
         at = op.operands.index("indices")
         return [*nodes[:at], _places(nodes[at]), *nodes[at + 1 :]]
     if op.coerce == "bool":
+        if library is not None:  # every library takes what is not 0 for true
+            return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
         for node in nodes:
             if node.type.dtype != "bool":
                 raise TypeError(f"it needs bools, not {node.type}")
         return nodes
     if op.coerce == "int":
-        target = _integers(nodes) or INT32
+        target = None if library is None else library.wide(op)
+        target = target or _integers(nodes) or INT32
         for node in nodes:
             if node.type.dtype not in (*WHOLE, "int") and not _is_integer_array(node):
                 raise TypeError(f"it needs integers, not {node.type}: cast to int32 first")
@@ -81,6 +88,7 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
             # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype; of two bools, of
             # bools
             dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
+            dtype = dtype if library is None else library.filled() or dtype
             filled = make_node(
                 ops.FULL_LIKE,
                 (condition, values[0]),
@@ -88,8 +96,15 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any]) -> list[Node]:
                 Type("tensor", dtype, condition.type.shape),
             )
             values = [filled, values[1]]
-        return [condition, *_unify(op, values, facts, keep_bools=True)]
-    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE))
+        return [condition, *_unify(op, values, facts, keep_bools=True, library=library)]
+    return _unify(op, nodes, facts, keep_bools=op in (ops.EQ, ops.NE), library=library)
+
+
+def is_true(node: Node) -> Node:
+    """Return where a tensor is not 0."""
+    zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
+    wide = cast_node(node, INT32) if node.type.dtype in SMALL else node
+    return make_node(ops.NE, (wide, zero), {}, Type("tensor", BOOL, node.type.shape))
 
 
 def _places(node: Node) -> Node:
@@ -104,10 +119,14 @@ def _places(node: Node) -> Node:
     return node if node.type.dtype == INT64 else cast_node(node, INT64)
 
 
-def _unify(op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool) -> list[Node]:
+def _unify(
+    op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Any
+) -> list[Node]:
     """Cast bool and integer tensors to the float dtype of the others: one dtype remains."""
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
         return nodes
+    if library is not None and (dtype := library.wide(op)):
+        return _in_dtype(nodes, dtype)
     types = [n.type for n in nodes if n.type.kind == "tensor" and n.op is not ops.ARRAY]
     floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
     if len(floats) > 1:
@@ -170,7 +189,7 @@ def small_dtype(op: Op, nodes: list[Node]) -> str | None:
         TypeError: a number beside them does not fit, so that libraries differ.
     """
     if not (op.integer or op.coerce == "int"):
-        if op in (ops.POW, ops.PROD) and _promoted(nodes) in SMALL:
+        if op is ops.POW and _promoted(nodes) in SMALL:
             raise TypeError(f"it computes in floats, not {_promoted(nodes)}: cast to int32 first")
         return None
     small = _promoted(nodes)

@@ -7,6 +7,7 @@ dialects all end here.
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,8 @@ from .answers import Answers
 from .assertions import Assumption
 from .coercion import NeedsConcrete, cast_node, coerce, small_dtype
 from .constants import lift_array
+from .integers import ON_INTEGERS
+from .promotion import Promotion, is_exact, promotion_of
 
 __all__ = [
     "NeedsConcrete",
@@ -99,6 +102,9 @@ class Trace:
         self.overriding: Any = None
         # With respect to which the code takes gradients.
         self.leaves: list[weakref.ref[Value]] = []
+        # What the library says of the calls of a function; None: all floats are the input's.
+        self.types: Any = None
+        self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
         self._like: Node | None = None
 
     def value(self, node: Node) -> Value:
@@ -181,20 +187,35 @@ class Trace:
         return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
 
 
-def infix(op: Op, logic: Op | None = None) -> tuple[Any, Any]:
+def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:
     """Return the methods of an operator of Python's: of the value at its left, at its right.
 
     Args:
         logic: what it means where no operand is an integer.
     """
 
+    def record(a: Any, b: Any) -> Any:
+        return apply(op if logic is None or not are_bools(a, b) else logic, a, b)
+
     def at_left(value: Value, other: Any) -> Any:
-        return apply(op if logic is None or not are_bools(value, other) else logic, value, other)
+        return confirmed(value.trace, function, (value, other), record)
 
     def at_right(value: Value, other: Any) -> Any:
-        return apply(op if logic is None or not are_bools(value, other) else logic, other, value)
+        return confirmed(value.trace, function, (other, value), record)
 
     return at_left, at_right
+
+
+def confirmed(
+    trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], record: Callable[..., Any]
+) -> Any:
+    """Return what an operator records, in the type that the library gives it."""
+    if trace.types is None:
+        return record(*args)
+    try:
+        return trace.types.confirmed(function, args, {}, record)
+    except TypeError as error:
+        raise trace.error(f"computes {function.__name__} where {error}") from error
 
 
 class Value(Answers):
@@ -236,30 +257,30 @@ class Value(Answers):
             return apply(op, self)
         return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
 
-    __add__, __radd__ = infix(ops.ADD)
-    __sub__, __rsub__ = infix(ops.SUB)
-    __mul__, __rmul__ = infix(ops.MUL)
-    __truediv__, __rtruediv__ = infix(ops.DIV)
-    __floordiv__, __rfloordiv__ = infix(ops.FLOOR_DIVIDE)
-    __mod__, __rmod__ = infix(ops.REMAINDER)
-    __matmul__, __rmatmul__ = infix(ops.MATMUL)
-    __lshift__, __rlshift__ = infix(ops.BITWISE_LEFT_SHIFT)
-    __rshift__, __rrshift__ = infix(ops.BITWISE_RIGHT_SHIFT)
-    __and__, __rand__ = infix(ops.BITWISE_AND, ops.AND)
-    __or__, __ror__ = infix(ops.BITWISE_OR, ops.OR)
-    __xor__, __rxor__ = infix(ops.BITWISE_XOR, ops.XOR)
-    __lt__, __gt__ = infix(ops.LT)[0], infix(ops.GT)[0]
-    __le__, __ge__ = infix(ops.LE)[0], infix(ops.GE)[0]
-    __eq__, __ne__ = infix(ops.EQ)[0], infix(ops.NE)[0]
+    __add__, __radd__ = infix(operator.add, ops.ADD)
+    __sub__, __rsub__ = infix(operator.sub, ops.SUB)
+    __mul__, __rmul__ = infix(operator.mul, ops.MUL)
+    __truediv__, __rtruediv__ = infix(operator.truediv, ops.DIV)
+    __floordiv__, __rfloordiv__ = infix(operator.floordiv, ops.FLOOR_DIVIDE)
+    __mod__, __rmod__ = infix(operator.mod, ops.REMAINDER)
+    __matmul__, __rmatmul__ = infix(operator.matmul, ops.MATMUL)
+    __lshift__, __rlshift__ = infix(operator.lshift, ops.BITWISE_LEFT_SHIFT)
+    __rshift__, __rrshift__ = infix(operator.rshift, ops.BITWISE_RIGHT_SHIFT)
+    __and__, __rand__ = infix(operator.and_, ops.BITWISE_AND, ops.AND)
+    __or__, __ror__ = infix(operator.or_, ops.BITWISE_OR, ops.OR)
+    __xor__, __rxor__ = infix(operator.xor, ops.BITWISE_XOR, ops.XOR)
+    __lt__, __gt__ = infix(operator.lt, ops.LT)[0], infix(operator.gt, ops.GT)[0]
+    __le__, __ge__ = infix(operator.le, ops.LE)[0], infix(operator.ge, ops.GE)[0]
+    __eq__, __ne__ = infix(operator.eq, ops.EQ)[0], infix(operator.ne, ops.NE)[0]
 
     def __pow__(self, other: Any) -> Any:
-        return pow(self, other)
+        return confirmed(self.trace, operator.pow, (self, other), pow)
 
     def __rpow__(self, other: Any) -> Any:
-        return pow(other, self)
+        return confirmed(self.trace, operator.pow, (other, self), pow)
 
     def __neg__(self) -> Any:
-        return apply(ops.NEG, self)
+        return confirmed(self.trace, operator.neg, (self,), partial(apply, ops.NEG))
 
     def __pos__(self) -> Any:
         return copy_of(self)
@@ -289,6 +310,9 @@ EXACT_POWERS = {row.power: row for row in ops.CALLABLE_OPS if row.power is not N
 def pow(a: Any, b: Any) -> Any:
     """a to the power b; squares and square roots take their own ops, which are exact."""
     if isinstance(b, int | float) and not isinstance(b, bool):
+        whole = isinstance(a, Value) and a.node.type.dtype in (BOOL, *WHOLE)
+        if whole and isinstance(a, Value) and is_exact(a.trace):
+            return _power_of_integer(a, b)
         if b == 2 and isinstance(a, Value) and a.node.type.dtype in WHOLE:
             return a * a
         if b in EXACT_POWERS:
@@ -296,6 +320,19 @@ def pow(a: Any, b: Any) -> Any:
         if b in (1, 3):
             return copy_of(a) if b == 1 else a * a * a
     return apply(ops.POW, a, b)
+
+
+def _power_of_integer(a: Value, b: float) -> Any:
+    """a to a power: among integers as long as the exponent is one."""
+    if not (type(b) is int and 0 < b <= 64):
+        return apply(ops.POW, a, b)
+    power, rest = a, b - 1
+    square = a
+    while rest:
+        power = power * square if rest & 1 else power
+        rest >>= 1
+        square = square * square if rest else square
+    return copy_of(power) if b == 1 else power
 
 
 # --- from arguments to a node --------------------------------------------------------------------
@@ -315,8 +352,11 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
         op, is_bool = on_bools(op, nodes)
-        small = small_dtype(op, nodes)
-        nodes = coerce(op, nodes, trace.facts)
+        library = promotion_of(trace, operands, nodes)
+        if library is not None and op in ON_INTEGERS and library.is_whole():
+            return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
+        small = small_dtype(op, nodes) if library is None else library.small(op)
+        nodes = coerce(op, nodes, trace.facts, library)
         type_ = op.result(*[node.type for node in nodes], **attrs)
     except TypeError as error:
         raise trace.error(f"uses {op.name} wrongly: {error}") from error
@@ -334,6 +374,15 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
     return trace.named(value) if trace.is_paused or trace.rename else value
+
+
+def in_integers(trace: Trace, library: Promotion, node: Node) -> Any:
+    """Return an operand in the integers in which a library computes; a number as it is."""
+    if node.op is ops.CONST:
+        return node.attr("value")
+    dtype = library.whole()
+    is_other = node.type.kind == "tensor" and node.type.dtype != dtype
+    return trace.value(cast_node(node, dtype) if is_other else node)
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:
@@ -372,7 +421,7 @@ def cast(x: Any, dtype: Any) -> Any:
     if own.kind == "scalar":
         return x
     fixed = x.trace.facts.get("dtype")
-    if name in FLOATS and (own.dtype == BOOL or name == fixed):
+    if name in FLOATS and (name == fixed or (own.dtype == BOOL and not is_exact(x.trace))):
         name = T
     if name == own.dtype:
         return x

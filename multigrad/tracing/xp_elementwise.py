@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from .. import ops
-from ..ir.types import BOOL, T
-from .trace import Value, apply, are_bools, cast, copy_of, native_dtype, pow
+from ..ir.types import BOOL, WHOLE, T
+from .promotion import is_exact
+from .trace import Value, apply, are_bools, cast, copy_of, dtype_name, native_dtype, pow
 from .xp_ops import digamma, equal, isnan, maximum, minimum, where
 
 Tensor = Any
@@ -75,10 +76,12 @@ def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
         return apply(ops.FULL_LIKE, x, value, dtype=given)
     if dtype is None:
         name = x.node.type.dtype if x.node.type.kind == "tensor" else T
+    elif is_exact(x.trace):
+        name = x.trace.types.normal(dtype_name(dtype))
     else:
         name = BOOL if dtype is bool or "bool" in str(dtype) else T
-    if name == BOOL and not isinstance(value, Value):
-        value = bool(value)
+    if name in (BOOL, *WHOLE) and not isinstance(value, Value):
+        value = bool(value) if name == BOOL else int(value)
     return apply(ops.FULL_LIKE, x, value, dtype=name)
 
 

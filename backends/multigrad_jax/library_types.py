@@ -1,0 +1,70 @@
+"""Which dtype JAX gives a call: its abstract value, and whether it is weak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from multigrad.capture.library_types import StandInCall, TypeOracle
+from multigrad.ir.types import FLOATS
+
+
+def run(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
+    """Trace calls, all at once where each takes what it is given: nothing is compiled."""
+    try:
+        return _trace(calls, mode)
+    except Exception:  # one of them does not
+        return [_alone(call, mode) for call in calls]
+
+
+def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
+    try:
+        return _trace([call], mode)[0]
+    except Exception:
+        return None
+
+
+def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
+    given: list[Any] = []
+
+    def note(*of: Any) -> None:
+        given.append(tiny(*of))
+
+    def call_all(*tensors: Any) -> list[Any]:
+        rest = iter(tensors)
+        return [call.run(lambda *of: next(rest)) for call in calls]
+
+    with jax.enable_x64(mode[0]):
+        for call in calls:
+            call.arguments(note)
+        return list(jax.eval_shape(call_all, *given))
+
+
+def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1,) * rank, dtype, weak_type=is_weak)
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return (np.dtype(x.dtype).name, bool(x.weak_type)) if hasattr(x, "weak_type") else None
+
+
+def mode() -> tuple[bool, Any]:
+    return jax.config.jax_enable_x64, jax.config.jax_numpy_dtype_promotion
+
+
+def dtypes(mode: tuple[bool, Any]) -> Sequence[str]:
+    return FLOATS if mode[0] else FLOATS[:3]
+
+
+NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
+
+
+def canonical(dtype: str, mode: tuple[bool, Any]) -> str:
+    """Captures compute constants in 64 bits."""
+    return dtype if mode[0] else NARROW.get(dtype, dtype)
+
+
+TYPES = TypeOracle(tiny, run, read, mode, dtypes, canonical=canonical)

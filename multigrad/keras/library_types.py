@@ -1,0 +1,46 @@
+"""Which dtype Keras's operations give: those of its backend, on that backend's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from ..capture.dialect import find_dialect
+from ..capture.library_types import StandInCall, TypeOracle
+
+
+def below() -> TypeOracle:
+    """Return how the library is asked that Keras computes with."""
+    dialect = find_dialect(keras.backend.backend())
+    assert dialect is not None and dialect.types is not None
+    oracle: TypeOracle = dialect.types
+    return oracle
+
+
+def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> Any:
+    return below().tiny(dtype, rank, number, is_weak)
+
+
+def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+    return below().run(calls, mode[2])
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return below().read(x)
+
+
+def mode() -> Any:
+    return keras.backend.backend(), keras.backend.floatx(), below().mode()
+
+
+def dtypes(mode: Any) -> Sequence[str]:
+    return below().dtypes(mode[2])
+
+
+def canonical(dtype: str, mode: Any) -> str:
+    return below().canonical(dtype, mode[2])
+
+
+TYPES = TypeOracle(tiny, run, read, mode, dtypes, canonical=canonical)

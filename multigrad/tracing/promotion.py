@@ -1,0 +1,86 @@
+"""Promotion as a library has it: in which dtype it computes on the operands of one op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..ir.graph import Node
+from ..ir.op import Op
+from ..ir.types import BOOL, DTYPES, FLOATS, INT32, SMALL, WHOLE, T
+
+Trace = Any  # of trace.py
+Mark = Any  # what the library is told of an operand
+
+
+def is_exact(trace: Trace) -> bool:
+    """Return whether dtypes are the library's in what is recorded now."""
+    return trace.types is not None and trace.types.is_active()
+
+
+def promotion_of(trace: Trace, operands: Sequence[Any], nodes: Sequence[Node]) -> Promotion | None:
+    """Return how the library promotes operands; None: nobody tells, so that floats follow T."""
+    if not is_exact(trace):
+        return None
+    marks = [trace.types.mark(x, node) for x, node in zip(operands, nodes, strict=True)]
+    return Promotion(trace.types, marks)
+
+
+class Promotion:
+    """How a library promotes the operands of one op."""
+
+    __slots__ = ("marks", "types")
+
+    def __init__(self, types: Any, marks: Sequence[Mark]) -> None:
+        self.types = types
+        self.marks = marks
+
+    def small(self, op: Op) -> str | None:
+        """Return the dtype of few bits of the result, which is computed in int32; None: no such."""
+        if not (op.integer or op.coerce == "int"):
+            return None
+        dtype = self.target(op)
+        return dtype if dtype in SMALL else None
+
+    def wide(self, op: Op) -> str | None:
+        """Return the dtype that tensors are cast to; None: nobody tells.
+
+        Raises:
+            TypeError: graphs do not compute in it.
+        """
+        dtype = self.target(op)
+        if dtype and dtype not in (T, *DTYPES):
+            raise TypeError(f"it computes in {dtype}: cast to int64 first")
+        return INT32 if dtype in SMALL else dtype
+
+    def whole(self) -> str:
+        """Return the dtype of integers in which the library computes, "" where it computes in none."""
+        expected = self.types.expected
+        common = self.types.common(self.marks)
+        if common == BOOL and expected in WHOLE:
+            return str(expected)
+        return common if common in WHOLE else ""
+
+    def is_whole(self) -> bool:
+        """Return whether the library computes in integers, and gives such."""
+        return bool(self.whole()) and self.types.expected not in (T, *FLOATS)
+
+    def filled(self) -> str:
+        """Return the dtype of a tensor that is made of numbers."""
+        return str(self.types.expected)
+
+    def target(self, op: Op) -> str | None:
+        marks = self.marks[1:] if op.coerce == "where" else self.marks
+        if not any(mark[0] in ("t", "a", "g") for mark in marks):
+            return self.types.expected or None
+        common = self.types.common(marks)
+        if not common or common in (T, *FLOATS):
+            return common or None
+        expected = self.types.expected
+        if op.coerce in ("where", "int") or op.integer is True:
+            if common == BOOL and op.coerce != "where":
+                return expected if expected in WHOLE else INT32
+            return common
+        if op.integer:  # wide, whatever is given back
+            return str(op.integer)
+        return self.types.float_of(marks) or None
