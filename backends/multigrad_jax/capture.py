@@ -49,6 +49,16 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
+def held(x: Any, updated: Any) -> Any:
+    """Return what an update made of a tensor in that tensor's dtype."""
+    is_same = updated.node.type.dtype == x.node.type.dtype
+    return (
+        updated
+        if is_same or x.trace.types is None
+        else x.trace.types.cast(updated, x.node.type.dtype)
+    )
+
+
 # --- x.at[index].set(value) -----------------------------------------------------------------------
 class At:
     """`x.at`: an index makes a place, which has the updates."""
@@ -74,6 +84,9 @@ class Place:
     def _updated(self, compute: Handler, *values: Any, **options: Any) -> Tensor:
         """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
         _check(options)
+        return held(self.value, self._computed(compute, *values))
+
+    def _computed(self, compute: Handler, *values: Any) -> Tensor:
         if holds_places(self.index):
             if compute is not xp.add or len(values) != 1:
                 raise TypeError("an update at symbolic places; set, add and get are known")
@@ -125,7 +138,7 @@ class Place:
     def set(self, values: Any, **options: Any) -> Tensor:
         _check(options)
         x: Any = self.value.trace.value(self.value.node)
-        return indexing.assigned(x, self.index, values)
+        return held(x, indexing.assigned(x, self.index, values))
 
     def add(self, values: Any, **options: Any) -> Tensor:
         return self._updated(xp.add, values, **options)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax import lax
 
-from multigrad.capture import arrays, control
+from multigrad.capture import arrays, control, elementwise
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import cast
 
@@ -77,6 +77,12 @@ def identity(x: Tensor, /) -> Tensor:
 # --- along axes -----------------------------------------------------------------------------------
 def reduce_sum(operand: Tensor, axes: Sequence[int]) -> Tensor:
     return xp.sum(operand, tuple(axes))
+
+
+def div(x: Tensor, y: Tensor) -> Tensor:
+    """Of integers the quotient, rounded towards zero."""
+    whole = elementwise.is_whole(x) and elementwise.is_whole(y)
+    return elementwise.quotient(x, y) if whole else xp.divide(x, y)
 
 
 def reduce_prod(operand: Tensor, axes: Sequence[int]) -> Tensor:
@@ -204,7 +210,7 @@ ALIASES: dict[Any, Any] = {
     lax.expm1: expm1, lax.full_like: full_like, lax.integer_pow: integer_pow, lax.log: log,
     lax.logistic: logistic, lax.optimization_barrier: identity, lax.polygamma: polygamma,
     lax.round: round_, lax.select: select, lax.select_n: select_n, lax.tanh: tanh,
-    lax.reduce_sum: reduce_sum, lax.reduce_prod: reduce_prod, lax.reduce_max: reduce_max,
+    lax.div: div, lax.reduce_sum: reduce_sum, lax.reduce_prod: reduce_prod, lax.reduce_max: reduce_max,
     lax.reduce_min: reduce_min, lax.reduce_and: reduce_and, lax.reduce_or: reduce_or,
     lax.cumlogsumexp: cumlogsumexp, lax.cumsum: cumsum, lax.cumprod: cumprod, lax.cummax: cummax,
     lax.cummin: cummin, lax.sort: sort, lax.expand_dims: expand_dims, lax.squeeze: squeeze,

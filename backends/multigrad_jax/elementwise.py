@@ -273,7 +273,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.STOP_GRADIENT: jax.lax.stop_gradient,
 }
 NAMES = """
-    add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide lax.div;
+    add: add lax.add; sub: subtract lax.sub; mul: multiply lax.mul; div: divide true_divide;
     neg: negative lax.neg; pow: power pow float_power lax.pow; square: square lax.square;
     sqrt: sqrt lax.sqrt; rsqrt: lax.rsqrt; reciprocal: reciprocal lax.reciprocal;
     cbrt: cbrt lax.cbrt; maximum: maximum lax.max; minimum: minimum lax.min; fmax; fmin;

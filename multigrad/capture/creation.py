@@ -104,34 +104,41 @@ class Creator:
         options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
         if isinstance(shape, SymbolicShape):
             if is_exact(shape.value.trace):
-                options["dtype"] = self.dtype_of(args, options, shape.value.trace)
+                options["dtype"], is_weak = self.type_of(shape.value.trace, args, options)
+                return weakly(self.make(shape.value, *args[1:], **options), is_weak)
             return self.make(shape.value, *args[1:], **options)
         lengths = [
             tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
         ]
+        is_weak = False
         if self.trace is not None and is_exact(self.trace):
-            options["dtype"] = self.dtype_of(args, options)
+            options["dtype"], is_weak = self.type_of(self.trace, args, options)
         if self.trace is not None and self.trace.kind != "rule" and self.make in STATIC:
             if kwargs.get("generator") is not None:
                 advice = self.trace.words.advise("leave it out: draws then follow the key")
                 raise self.trace.error(f"draws from a generator that no key seeds{advice}")
             sizes, rest = split_sizes(lengths if args else [shape], self.make is full)
             fills = self.make is full and not isinstance((*rest, 0)[0], int)
-            if sizes and (fills if rest else True) and is_weak(kwargs.get("dtype")):
+            if sizes and (fills if rest else True) and gives_way(kwargs.get("dtype")):
                 like = self.trace.value(lift(self.trace, np.zeros(sizes)))
-                return self.make(like, *rest, **options)
+                return weakly(self.make(like, *rest, **options), is_weak)
         return as_buffer(self.trace, self.function(*lengths, **kwargs))
 
-    def dtype_of(
-        self, args: tuple[Any, ...], options: Mapping[str, Any], trace: Trace | None = None
-    ) -> Any:
-        """Return the dtype of what the library would make."""
-        known = trace or self.trace
-        assert known is not None
+    def type_of(
+        self, trace: Trace, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[Any, bool]:
+        """Return the dtype of what the library would make, and whether it is weak."""
         own = getattr(self.function, "__wrapped__", self.function)
         fills = [number for number in args[1:2] if self.make is full]
-        made = known.types.made(own, ((1,), *fills), options)
-        return made or options.get("dtype")
+        made = trace.types.made(own, ((1,), *fills), options)
+        return made or (options.get("dtype"), False)
+
+
+def weakly(made: Value, is_weak: bool) -> Value:
+    """Return a tensor, noted as one whose dtype gives way, where it does."""
+    if is_weak:
+        made.trace.weak.add(made.node)
+    return made
 
 
 def is_plain(obj: Any) -> bool:
@@ -193,7 +200,7 @@ def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], lis
     return (own if known else ()), given[count:]
 
 
-def is_weak(dtype: Any) -> bool:
+def gives_way(dtype: Any) -> bool:
     """Return whether what is made in a dtype takes that of the tensors which it meets."""
     return dtype is None or isinstance(dtype, SymbolicDType) or dtype_name(dtype) in FLOATS
 

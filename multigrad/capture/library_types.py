@@ -313,12 +313,14 @@ class LibraryTypes:
         answer = self._ask_marks(operator.truediv, [tensors[0], tensors[0]]) if tensors else None
         return answer[0][0] if answer else ""
 
-    def made(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> str:
-        """Return the dtype of what a creation function makes, "" where nobody tells."""
-        if self._oracle() is None:
-            return ""
-        answer = self._answer(function, args, kwargs)
-        return answer[0][0] if answer else ""
+    def made(
+        self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> tuple[str, bool] | None:
+        """Return the dtype of what a creation function makes, and whether it is weak; None: nobody
+        tells.
+        """
+        answer = None if self._oracle() is None else self._answer(function, args, kwargs)
+        return answer[0] if answer else None
 
     # --- asking -----------------------------------------------------------------------------------
     def _dialect(self) -> Dialect | None:

@@ -11,6 +11,7 @@ from ..backend.discovery import entry_points, load_backend, loaded
 from ..backend.fast import DISABLED, FastKernels, Pattern
 from ..errors import MultigradError, suggest
 from ..ir.graph import Graph, Node
+from ..ir.types import WHOLE
 from ..passes.simplify import rebuild
 
 
@@ -69,6 +70,8 @@ def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Grap
             graph = row.rewrite_graph(graph)
 
     def change(node: Node) -> Node:
+        if any(each.type.dtype in WHOLE for each in (node, *node.operands)):
+            return node  # they are written for floats and bools
         for name, rewrite in fast.by_op.get(node.op, ()):
             better = None if name in off else rewrite(node)
             if better is not None:
