@@ -50,6 +50,8 @@ UNREAD: dict[str, str] = {
     "promote_integers": EXACT, "out_type": EXACT, "shift": EXACT, "sparse": EXACT, "ragged": EXACT,
     "stable": ORDER, "is_stable": ORDER, "kind": ORDER, "sorted": ORDER, "index_type": ORDER,
     "inplace": WRITTEN, "out": WRITTEN,
+    "mode": "what a library is set to: some have nothing that changes a dtype",
+    "is_weak": "in most libraries no dtype gives way",
     "conjugate": "the tensors of a rule are real",
     "num": "the number of parts is that of the sizes",
     "api_version": "there is one",
@@ -158,7 +160,6 @@ REFUSED: dict[str, Any] = {
     "where of a sum": lambda a: np.sum(a, where=a > 0),
     "a start of a sum": lambda a: np.sum(a, initial=1.0),
     "casting": lambda a: np.add(a, 1, casting="unsafe"),
-    "a ufunc's dtype": lambda a: np.add(a, 1, dtype=np.float16),
     "a mode of take": lambda a: np.take(a, [9], mode="clip"),
     "several quantiles": lambda a: np.quantile(a, [0.1, 0.5]),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from multigrad.capture.library_types import StandInCall, TypeOracle
+from multigrad.capture.type_oracle import StandInCall, TypeOracle
 from multigrad.ir.types import FLOATS
 
 
@@ -55,7 +55,7 @@ def mode() -> tuple[bool, Any]:
     return jax.config.jax_enable_x64, jax.config.jax_numpy_dtype_promotion
 
 
-def dtypes(mode: tuple[bool, Any]) -> Sequence[str]:
+def floats(mode: tuple[bool, Any]) -> Sequence[str]:
     return FLOATS if mode[0] else FLOATS[:3]
 
 
@@ -67,4 +67,4 @@ def canonical(dtype: str, mode: tuple[bool, Any]) -> str:
     return dtype if mode[0] else NARROW.get(dtype, dtype)
 
 
-TYPES = TypeOracle(tiny, run, read, mode, dtypes, canonical=canonical)
+TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical)

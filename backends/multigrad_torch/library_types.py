@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.library_types import StandInCall, TypeOracle, run_each
+from multigrad.capture.type_oracle import StandInCall, TypeOracle, run_each
 
 
 def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> torch.Tensor:

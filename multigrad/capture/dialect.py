@@ -283,7 +283,9 @@ def describe_routes(trace: Trace) -> str:
         if route not in ("", *kinds):
             kinds.append(route)
     written = f"written in {' and '.join(names) or 'plain operators'}"
-    return f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    told = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    open_types = () if trace.types is None else trace.types.unconfirmed
+    return f"{told}; types not confirmed: {', '.join(open_types)}" if open_types else told
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:

@@ -17,8 +17,8 @@ from . import arrays, elementwise, methods, numpy_linalg, numpy_parts
 from .attributes import NUMPY, refusals
 from .casts import cast
 from .dialect import Dialect, Habits, register_dialect
-from .library_types import StandInCall, TypeOracle, run_each
 from .names import AliasesAndMore, named
+from .type_oracle import StandInCall, TypeOracle, run_each
 
 Tensor = Any
 

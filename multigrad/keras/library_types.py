@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from ..capture.dialect import find_dialect
-from ..capture.library_types import StandInCall, TypeOracle
+from ..capture.type_oracle import StandInCall, TypeOracle
 
 
 def below() -> TypeOracle:
@@ -35,12 +35,12 @@ def mode() -> Any:
     return keras.backend.backend(), keras.backend.floatx(), below().mode()
 
 
-def dtypes(mode: Any) -> Sequence[str]:
-    return below().dtypes(mode[2])
+def floats(mode: Any) -> Sequence[str]:
+    return below().floats(mode[2])
 
 
 def canonical(dtype: str, mode: Any) -> str:
     return below().canonical(dtype, mode[2])
 
 
-TYPES = TypeOracle(tiny, run, read, mode, dtypes, canonical=canonical)
+TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical)

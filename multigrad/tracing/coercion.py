@@ -195,13 +195,22 @@ def small_dtype(op: Op, nodes: list[Node]) -> str | None:
     small = _promoted(nodes)
     if small not in SMALL:
         return None
+    check_numbers(op, nodes, small)
+    return small
+
+
+def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
+    """Check that numbers beside integers of few bits fit into these.
+
+    Raises:
+        TypeError: one does not, so that libraries differ.
+    """
     for node in nodes if op not in MODULAR else ():
         if node.type.kind == "scalar" and node.type.dtype == "int":
             number = node.attr("value") if node.op is ops.CONST else None
             if number is None or not _fits(number, small):
                 given = "a length" if number is None else number
                 raise TypeError(f"{given} beside {small}: cast to int32 first")
-    return small
 
 
 def _fits(number: int, dtype: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import BOOL, DTYPES, FLOATS, INT32, SMALL, WHOLE, T
+from .coercion import check_numbers
 
 Trace = Any  # of trace.py
 Mark = Any  # what the library is told of an operand
@@ -18,12 +19,11 @@ def is_exact(trace: Trace) -> bool:
     return trace.types is not None and trace.types.is_active()
 
 
-def promotion_of(trace: Trace, operands: Sequence[Any], nodes: Sequence[Node]) -> Promotion | None:
+def promotion_of(trace: Trace, operands: Sequence[Any]) -> Promotion | None:
     """Return how the library promotes operands; None: nobody tells, so that floats follow T."""
     if not is_exact(trace):
         return None
-    marks = [trace.types.mark(x, node) for x, node in zip(operands, nodes, strict=True)]
-    return Promotion(trace.types, marks)
+    return Promotion(trace.types, [trace.types.mark(operand) for operand in operands])
 
 
 class Promotion:
@@ -35,12 +35,17 @@ class Promotion:
         self.types = types
         self.marks = marks
 
-    def small(self, op: Op) -> str | None:
-        """Return the dtype of few bits of the result, which is computed in int32; None: no such."""
-        if not (op.integer or op.coerce == "int"):
+    def small(self, op: Op, nodes: list[Node]) -> str | None:
+        """Return the dtype of few bits of the result, which is computed in int32; None: no such.
+
+        Raises:
+            TypeError: a number beside them does not fit.
+        """
+        dtype = self.target(op) if op.integer or op.coerce == "int" else None
+        if dtype is None or dtype not in SMALL:
             return None
-        dtype = self.target(op)
-        return dtype if dtype in SMALL else None
+        check_numbers(op, nodes, dtype)
+        return dtype
 
     def wide(self, op: Op) -> str | None:
         """Return the dtype that tensors are cast to; None: nobody tells.
@@ -54,7 +59,7 @@ class Promotion:
         return INT32 if dtype in SMALL else dtype
 
     def whole(self) -> str:
-        """Return the dtype of integers in which the library computes, "" where it computes in none."""
+        """Return the dtype of integers in which the library computes, "" for none."""
         expected = self.types.expected
         common = self.types.common(self.marks)
         if common == BOOL and expected in WHOLE:
@@ -71,7 +76,7 @@ class Promotion:
 
     def target(self, op: Op) -> str | None:
         marks = self.marks[1:] if op.coerce == "where" else self.marks
-        if not any(mark[0] in ("t", "a", "g") for mark in marks):
+        if not any(mark.is_tensor for mark in marks):
             return self.types.expected or None
         common = self.types.common(marks)
         if not common or common in (T, *FLOATS):
