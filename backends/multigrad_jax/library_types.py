@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from multigrad.capture.type_oracle import StandInCall, TypeOracle
@@ -56,7 +57,7 @@ def mode() -> tuple[bool, Any]:
 
 
 def floats(mode: tuple[bool, Any]) -> Sequence[str]:
-    return FLOATS if mode[0] else FLOATS[:3]
+    return FLOATS[2:] if mode[0] else FLOATS[2:3]
 
 
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
@@ -67,4 +68,14 @@ def canonical(dtype: str, mode: tuple[bool, Any]) -> str:
     return dtype if mode[0] else NARROW.get(dtype, dtype)
 
 
-TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical)
+# Those that compute in float32 by themselves.
+WIDE = frozenset(
+    {jax.nn.dot_product_attention, jnp.round, jnp.around, jnp.nanstd, jnp.nanvar, jnp.std, jnp.var}
+)
+
+
+def is_wide(function: Any) -> bool:
+    return function in WIDE
+
+
+TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide)

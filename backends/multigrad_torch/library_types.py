@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,4 +27,31 @@ def read(x: Any) -> tuple[str, bool] | None:
     return (str(x.dtype).removeprefix("torch."), False) if isinstance(x, torch.Tensor) else None
 
 
-TYPES = TypeOracle(tiny, run, read, torch.get_default_dtype, ranks_count=True)
+@functools.cache
+def is_wide(function: Any) -> bool:
+    """Return whether a function is one kernel of torch's: these round once."""
+    name = str(getattr(function, "__name__", "")).rstrip("_")
+    if name in KERNELS:
+        return True
+    if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
+        return False  # it is written in Python, of others
+    packet = getattr(torch.ops.aten, name, None)
+    forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    of_tensors = [form for form in forms if str(form._schema.arguments[0].type) == "Tensor"]
+    return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
+
+
+def is_made_of_others(form: Any) -> bool:
+    """Return whether an operator calls other ones, which round each."""
+    return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+# They do no more than call a kernel of another name.
+KERNELS = frozenset(
+    """
+    batch_norm group_norm instance_norm layer_norm prelu rms_norm scaled_dot_product_attention
+    std var
+    """.split()  # noqa: SIM905
+)
+
+TYPES = TypeOracle(tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide)

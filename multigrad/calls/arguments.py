@@ -23,7 +23,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_among, backend_of, refuse_unusable
 from ..errors import BackendNotFound, GradientError, RuleTypeError
 from ..ground.trees import optree
-from ..ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
+from ..ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, WHOLE, T, dtype_name
 from ..lowering.function_graph import OWN_NAMES
 from ..ops.attributes import is_name
 from ..tracing.trace import Value
@@ -78,7 +78,8 @@ class Layout:
     leaves: tuple[Leaf, ...]
     positional: int  # leaves of positional arguments; those of keywords follow
     key: Any = field(repr=False)
-    is_apart: bool = False  # its dtype is a part of what is captured
+    # Its dtype is a part of what is captured: in 16 bits libraries compute wider here and there.
+    is_apart: bool = False
 
     @property
     def dtype(self) -> str | None:
@@ -202,12 +203,8 @@ def read_layout(
         name = identify(path, taken)
         taken.add(name)
         rows.append(_read_leaf(function, value, path, name))
-    # NumPy itself has no bfloat16: beside numbers it becomes another dtype there alone.
-    apart = any(
-        isinstance(value, np.ndarray) and leaf.dtype == "bfloat16"
-        for value, leaf in zip(leaves, rows, strict=True)
-    )
-    return lay_out(tree, rows, is_apart=apart)
+    first = next((leaf.dtype for leaf in rows if leaf.is_float), "")
+    return lay_out(tree, rows, is_apart=first in FLOATS_OF_16_BITS)
 
 
 def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:

@@ -19,7 +19,17 @@ import numpy as np
 
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
-from ..ir.types import BOOL, DTYPES, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T, dtype_name
+from ..ir.types import (
+    BOOL,
+    DTYPES,
+    FLOATS,
+    FLOATS_OF_16_BITS,
+    INPUT_SHAPE,
+    SCALAR_SHAPE,
+    WHOLE,
+    T,
+    dtype_name,
+)
 from ..passes.facts import needed_shapes
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast, cast_node
@@ -114,6 +124,9 @@ class LibraryTypes:
             kwargs = {k: v for k, v in kwargs.items() if k not in COMPUTES_IN}
         with self._within(answer[0][0] if answer is not None and len(answer) == 1 else ""):
             result = record(*args, **kwargs)
+            if self._computes_wide(function, result, (args, kwargs)):
+                given = with_leaves((args, kwargs), lambda x: self._in_float32(x))
+                result = with_leaves(record(*given[0], **given[1]), self._narrowed)
             if answer is not None and isinstance(result, Extremes | Values):
                 answer = answer[:1]  # the places are recorded when they are asked for
             if answer is None or len(answer) != len(leaves_of(result)):
@@ -187,6 +200,22 @@ class LibraryTypes:
         raise TypeError(
             f"it gives {wanted}, and {found} as a graph: cast its operands to {wanted} first"
         )
+
+    def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
+        """Return whether a library rounds once where our ops would round at each step."""
+        oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
+        if oracle is None or fixed not in FLOATS_OF_16_BITS:
+            return False
+        operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
+        made = [x.node for x in leaves_of(result) if isinstance(x, Value) and _own(x) == T]
+        inner = (each for node in made for each in node.operands if each.operands)
+        return not operands.issuperset(inner) and oracle.is_wide(function)
+
+    def _in_float32(self, x: Any) -> Any:
+        return self.cast(x, "float32") if _own(x) == T else x
+
+    def _narrowed(self, x: Any) -> Any:
+        return self.cast(x, T) if _own(x) == "float32" else x
 
     def _note(self, shown: str, result: Any, given: Any) -> None:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""

@@ -157,13 +157,8 @@ def nothing() -> None:
     """Nothing that NumPy is set to changes a dtype."""
 
 
-def floats(mode: Any) -> Sequence[str]:
-    return FLOATS_OF_ITS_OWN
-
-
-FLOATS_OF_ITS_OWN = ("float16", "float32", "float64")
 # A bfloat16 array times a Python number is float32.
-TYPES = TypeOracle(tiny, run_quietly, read, nothing, floats, apart=("bfloat16",))
+TYPES = TypeOracle(tiny, run_quietly, read, nothing, apart=("bfloat16",))
 NAMES = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
     sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;

@@ -88,9 +88,14 @@ def as_it_is(dtype: str, mode: Mode) -> str:
     return dtype
 
 
-def all_floats(mode: Mode) -> Sequence[str]:
-    """Return the floats that a library computes in."""
-    return FLOATS
+def never(function: Any) -> bool:
+    """Return that a function rounds each step."""
+    return False
+
+
+def wide_floats(mode: Mode) -> Sequence[str]:
+    """Return what T stands for where it is open: calls in 16 bits are captured by themselves."""
+    return FLOATS[2:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,9 @@ class TypeOracle:
         mode: what the answers depend on besides, as a key; read where a capture begins.
         floats: (mode) -> what T may stand for.
         ranks_count: whether a tensor without axes gives way to one with axes.
-        apart: floats for which code is captured by itself: beside numbers they become others.
+        apart: floats that become others beside numbers.
+        is_wide: (function) -> whether it computes in float32 on tensors of 16 bits, and rounds
+            once, though it is made of several ops here.
         canonical: (dtype, mode) -> that of an array which a capture has made.
     """
 
@@ -113,9 +120,10 @@ class TypeOracle:
     run: Callable[[Sequence[StandInCall], Mode], list[Any]]
     read: Callable[[Any], tuple[str, bool] | None]
     mode: Callable[[], Mode]
-    floats: Callable[[Mode], Sequence[str]] = all_floats
+    floats: Callable[[Mode], Sequence[str]] = wide_floats
     ranks_count: bool = False
     apart: tuple[str, ...] = ()
+    is_wide: Callable[[Any], bool] = never
     canonical: Callable[[str, Mode], str] = as_it_is
 
 

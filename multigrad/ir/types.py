@@ -20,7 +20,8 @@ INT64 = "int64"  # places, and integers that a Function is given
 INTEGERS = (INT32, INT64)
 SMALL = ("int8", "uint8", "int16")  # kept as such; ops compute on them in int32 and wrap around
 WHOLE = (*SMALL, *INTEGERS)
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS_OF_16_BITS = ("float16", "bfloat16")
+FLOATS = (*FLOATS_OF_16_BITS, "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")  # kept as such; no op computes on them
 DTYPES = (BOOL, *WHOLE, *FLOAT8, *FLOATS)
 

@@ -43,4 +43,17 @@ def canonical(dtype: str, mode: Any) -> str:
     return below().canonical(dtype, mode[2])
 
 
-TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical)
+WIDE = frozenset(
+    """
+    batch_normalization dot_product_attention layer_normalization moments rms_normalization round
+    std var
+    """.split()  # noqa: SIM905
+)
+
+
+def is_wide(function: Any) -> bool:
+    """Return whether an operation computes in float32 by itself."""
+    return getattr(function, "__name__", "") in WIDE
+
+
+TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide)
