@@ -14,9 +14,11 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.capture.slopes import first_of, is_differentiated
+from multigrad.capture.symbols import SymbolicDType
 from multigrad.ir.types import WHOLE, is_float
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import NeedsConcrete, Value, cast
+from multigrad.tracing.trace import constant as number
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -30,7 +32,8 @@ def cast_to(x: Any, dtype: Any) -> Any:
     """A number stays weak, but a float one that becomes an integer is truncated."""
     dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
     if isinstance(x, int | float):
-        return x
+        open_dtype = isinstance(dtype, SymbolicDType) and dtype.trace is not None
+        return dtype.trace.value(number(x)) if open_dtype else x  # with all its digits
     if not isinstance(x, Value):
         raise NeedsConcrete("dtype")  # of a constant tensor: TensorFlow's own does it
     if x.node.type.kind == "scalar":

@@ -163,11 +163,11 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """Linear above the threshold, which makes a difference below the default alone."""
+    """Linear above the threshold; from the default on, that makes no difference without beta."""
     scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
     smooth = xp.softplus(scaled)
     smooth = smooth if scaled is input else smooth / beta
-    if type(threshold) in (int, float) and threshold >= 20:
+    if scaled is input and type(threshold) in (int, float) and threshold >= 20:
         return smooth
     return xp.where(scaled > threshold, input, smooth)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
 from ..ir.types import (
@@ -183,9 +184,9 @@ class LibraryTypes:
         """
         pairs = zip(leaves_of(result), answer, strict=True)
         wrong = [(x, dtype) for x, (dtype, _) in pairs if _is_other(x, dtype)]
-        if all(_is_exact(x.node.type.dtype, dtype) for x, dtype in wrong):
+        if all(_is_exact(_source(x), dtype) for x, dtype in wrong):
             rest = iter(answer)
-            return with_leaves(result, lambda x: self._in_dtype(x, next(rest)[0] or _own(x)))
+            return with_leaves(result, lambda x: self._recast(x, next(rest)[0]))
         x, dtype = wrong[0]
         if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
             given = with_leaves(
@@ -200,6 +201,13 @@ class LibraryTypes:
         raise TypeError(
             f"it gives {wanted}, and {found} as a graph: cast its operands to {wanted} first"
         )
+
+    def _recast(self, x: Any, dtype: str) -> Any:
+        """Return a tensor in a dtype; one that was cast from integers, from these."""
+        if not _is_other(x, dtype):
+            return x
+        node = x.node.operands[0] if x.node.op is ops.CAST else x.node
+        return self.cast(self.trace.value(node), dtype)
 
     def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
         """Return whether a library rounds once where our ops would round at each step."""
@@ -421,11 +429,16 @@ def _is_other(x: Any, dtype: str) -> bool:
     )
 
 
+def _source(x: Value) -> str:
+    """Return the dtype of a tensor before its last cast."""
+    return (x.node.operands[0] if x.node.op is ops.CAST else x.node).type.dtype
+
+
 def _is_exact(narrow: str, wide: str) -> bool:
-    """Return whether a cast of a result gives what computing in the other dtype gives: of places,
-    counts, and integers, which wrap around.
+    """Return whether a cast of a result gives what computing in the other dtype gives: of masks,
+    places, counts, and integers, which wrap around.
     """
-    return narrow in (BOOL, *WHOLE) and wide in WHOLE
+    return narrow == BOOL or (narrow in WHOLE and wide in WHOLE)
 
 
 def _calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -82,8 +82,8 @@ def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
     emission = Emission(load_backend("numpy"), graph.name)
     emission.taken.add("reference")
     body = emit_body(drop_calls(graph), emission)
-    lines, results = body.indented(4), ", ".join(body.results)
-    source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results},)\n"
+    lines, results = body.indented(4), "".join(f"{each}, " for each in body.results)
+    source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results})\n"
     source = emission.whole(source)
     function = compile_source(source, graph.name, emission.namespace)["reference"]
     with np.errstate(all="ignore"):
