@@ -74,8 +74,15 @@ WIDE = frozenset(
 )
 
 
+def always(function: Any) -> bool:
+    """Return that functions promote their operands before they compute."""
+    return True
+
+
 def is_wide(function: Any) -> bool:
     return function in WIDE
 
 
-TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide)
+TYPES = TypeOracle(
+    tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide, casts_first=always
+)

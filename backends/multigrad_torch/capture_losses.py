@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from multigrad.capture import layers, losses, places
 from multigrad.capture.losses import reduced, weighted
 from multigrad.capture.parts import length, rank
-from multigrad.ir.types import INTEGERS, dtype_name
+from multigrad.ir.types import INTEGERS, dtype_name, is_float
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value
 
@@ -171,9 +171,15 @@ def triplet_margin_with_distance_loss(
     return reduced(losses.triplet(near, far, margin), reduction)
 
 
+def as_floats(target: Any, input: Tensor) -> Any:
+    """Return labels that are integers in the input's dtype, in which they are counted with."""
+    is_whole = isinstance(target, Value) and not is_float(target.node.type)
+    return xp.cast_like(target, input) if is_whole else target
+
+
 def soft_margin_loss(input: Tensor, target: Any, size_average: Any = None, reduce: Any = None,
                      reduction: str = "mean") -> Tensor:  # fmt: skip
-    loss = losses.soft_margin(input, target)
+    loss = losses.soft_margin(input, as_floats(target, input))
     return reduced(loss, reduction_of(size_average, reduce, reduction))
 
 
@@ -181,8 +187,10 @@ def multilabel_soft_margin_loss(
     input: Tensor, target: Any, weight: Any = None, size_average: Any = None, reduce: Any = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    loss = weighted(losses.binary_cross_entropy_with_logits(input, target), weight)
-    return reduced(xp.mean(loss, -1), reduction_of(size_average, reduce, reduction))
+    labels = as_floats(target, input)
+    loss = weighted(losses.binary_cross_entropy_with_logits(input, labels), weight)
+    of_class = xp.sum(loss, -1) / xp.dim(input, -1)  # the target may be repeated over more
+    return reduced(of_class, reduction_of(size_average, reduce, reduction))
 
 
 # --- of distributions -----------------------------------------------------------------------------

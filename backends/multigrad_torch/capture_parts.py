@@ -192,7 +192,8 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: Any = 1, alpha: Any 
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return products.added(input, xp.outer(vec1, vec2), beta, alpha)
+    product = xp.multiply(xp.expand_dims(vec1, 1), xp.expand_dims(vec2, 0))
+    return products.added(input, product, beta, alpha)
 
 
 def baddbmm(

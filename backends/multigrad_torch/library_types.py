@@ -54,4 +54,6 @@ KERNELS = frozenset(
     """.split()  # noqa: SIM905
 )
 
-TYPES = TypeOracle(tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide)
+TYPES = TypeOracle(
+    tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide, casts_first=is_wide
+)

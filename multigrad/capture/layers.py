@@ -84,7 +84,9 @@ def instance_norm(x: Tensor, scale: Any, shift: Any, eps: float) -> Tensor:
 # --- distances ------------------------------------------------------------------------------------
 def cosine_similarity(a: Tensor, b: Tensor, axis: int, eps: float) -> Tensor:
     """The sum of products of both, each over its length, which is at least eps."""
-    unit_a, unit_b = (xp.divide(x, raised(xp.norm(x, axis, True), eps)) for x in (a, b))
+    like = xp.add(a, b)
+    wide = (xp.broadcast_to(x, like) for x in (a, b))
+    unit_a, unit_b = (xp.divide(x, raised(xp.norm(x, axis, True), eps)) for x in wide)
     return xp.sum(unit_a * unit_b, axis)
 
 

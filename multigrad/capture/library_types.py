@@ -20,6 +20,7 @@ import numpy as np
 from .. import ops
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
+from ..ir.graph import Node
 from ..ir.types import (
     BOOL,
     DTYPES,
@@ -31,6 +32,7 @@ from ..ir.types import (
     T,
     dtype_name,
 )
+from ..ops.results import PER_ELEMENT
 from ..passes.facts import needed_shapes
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast, cast_node
@@ -113,7 +115,8 @@ class LibraryTypes:
             TypeError: the graph's ops do not compute in that type.
             NeedsConcrete: the type depends on the dtype or the rank of an input.
         """
-        if self._oracle() is None or self._is_inside or _calls_back(args, kwargs):
+        oracle = self._oracle()
+        if oracle is None or self._is_inside or _calls_back(args, kwargs):
             return record(*args, **kwargs)
         name = getattr(function, "__name__", "") or ""
         if NOT_ASKED.search(name):
@@ -125,6 +128,8 @@ class LibraryTypes:
             kwargs = {k: v for k, v in kwargs.items() if k not in COMPUTES_IN}
         with self._within(answer[0][0] if answer is not None and len(answer) == 1 else ""):
             result = record(*args, **kwargs)
+            if answer is not None and len(answer) == 1 and oracle.casts_first(function):
+                result = self._promoted_first(result, answer[0][0], args, kwargs, record)
             if self._computes_wide(function, result, (args, kwargs)):
                 given = with_leaves((args, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
@@ -209,6 +214,30 @@ class LibraryTypes:
         node = x.node.operands[0] if x.node.op is ops.CAST else x.node
         return self.cast(self.trace.value(node), dtype)
 
+    def _promoted_first(
+        self, result: Any, dtype: str, args: Any, kwargs: Any, record: Callable[..., Any]
+    ) -> Any:
+        """Return a result whose operands took its dtype before the first of several ops, as a
+        library casts them: floats, and all others where each element stands for itself.
+        """
+        given = (args, kwargs)
+        operands = [x for x in leaves_of(given) if isinstance(x, Value) and _is_tensor(x)]
+        others = {_own(x) for x in operands} - {dtype}
+        if not others or dtype not in (T, *FLOATS) or not isinstance(result, Value):
+            return result
+        between = steps_between(result.node, {x.node for x in operands})
+        if len(between) < 2:
+            return result
+        cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
+        kept = () if cast_all else (BOOL, *WHOLE)
+        if others <= set(kept):
+            return result
+        first = with_leaves(given, lambda x: x if _own(x) in kept else self._in_dtype(x, dtype))
+        try:
+            return record(*first[0], **first[1])
+        except TypeError:  # one of them is a mask, or says where something is
+            return result
+
     def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
         """Return whether a library rounds once where our ops would round at each step."""
         oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
@@ -216,8 +245,8 @@ class LibraryTypes:
             return False
         operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
         made = [x.node for x in leaves_of(result) if isinstance(x, Value) and _own(x) == T]
-        inner = (each for node in made for each in node.operands if each.operands)
-        return not operands.issuperset(inner) and oracle.is_wide(function)
+        steps = sum(len(steps_between(node, operands)) for node in made)
+        return steps > len(made) and oracle.is_wide(function)
 
     def _in_float32(self, x: Any) -> Any:
         return self.cast(x, "float32") if _own(x) == T else x
@@ -411,6 +440,23 @@ def _arguments(maker: Maker, key: tuple[Mark, ...]) -> Callable[[Any], Any]:
         return [maker.make(mark, tiny) for mark in key]
 
     return arguments
+
+
+def steps_between(node: Node, operands: set[Node]) -> list[Node]:
+    """Return the ops from operands to a result, without casts of the operands themselves."""
+    found: dict[Node, None] = {}
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        is_cast = each.op is ops.CAST and each.operands[0] in operands and each is not node
+        if each.operands and each not in operands and each not in found and not is_cast:
+            found[each] = None
+            stack.extend(each.operands)
+    return list(found)
+
+
+def _is_tensor(x: Value) -> bool:
+    return x.node.type.kind == "tensor"
 
 
 def _own(x: Any) -> str:

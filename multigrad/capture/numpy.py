@@ -157,8 +157,13 @@ def nothing() -> None:
     """Nothing that NumPy is set to changes a dtype."""
 
 
+def is_ufunc(function: Any) -> bool:
+    """Return whether a function is one loop over elements of one dtype."""
+    return isinstance(function, np.ufunc)
+
+
 # A bfloat16 array times a Python number is float32.
-TYPES = TypeOracle(tiny, run_quietly, read, nothing, apart=("bfloat16",))
+TYPES = TypeOracle(tiny, run_quietly, read, nothing, apart=("bfloat16",), casts_first=is_ufunc)
 NAMES = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
     sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;

@@ -131,6 +131,8 @@ def each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 
     def call(*tensors: Any) -> Any:
         given = tensors[0] if len(tensors) == 1 else tensors
+        if isinstance(given, tuple) and not all(isinstance(each, Value) for each in given):
+            raise TypeError("arrays beside numbers")
         return tuple(map(function, given)) if isinstance(given, list | tuple) else function(given)
 
     call.__name__ = function.__name__

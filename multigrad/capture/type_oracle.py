@@ -89,7 +89,7 @@ def as_it_is(dtype: str, mode: Mode) -> str:
 
 
 def never(function: Any) -> bool:
-    """Return that a function rounds each step."""
+    """Return that a function computes as it is made of others."""
     return False
 
 
@@ -113,6 +113,8 @@ class TypeOracle:
         apart: floats that become others beside numbers.
         is_wide: (function) -> whether it computes in float32 on tensors of 16 bits, and rounds
             once, though it is made of several ops here.
+        casts_first: (function) -> whether it casts all operands to the result's dtype before it
+            computes, though it is made of several ops here.
         canonical: (dtype, mode) -> that of an array which a capture has made.
     """
 
@@ -124,6 +126,7 @@ class TypeOracle:
     ranks_count: bool = False
     apart: tuple[str, ...] = ()
     is_wide: Callable[[Any], bool] = never
+    casts_first: Callable[[Any], bool] = never
     canonical: Callable[[str, Mode], str] = as_it_is
 
 

@@ -51,9 +51,16 @@ WIDE = frozenset(
 )
 
 
+def always(function: Any) -> bool:
+    """Return that functions promote their operands before they compute."""
+    return True
+
+
 def is_wide(function: Any) -> bool:
     """Return whether an operation computes in float32 by itself."""
     return getattr(function, "__name__", "") in WIDE
 
 
-TYPES = TypeOracle(tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide)
+TYPES = TypeOracle(
+    tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide, casts_first=always
+)

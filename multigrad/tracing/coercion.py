@@ -126,7 +126,7 @@ def _unify(
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
         return nodes
     if library is not None and (dtype := library.wide(op)):
-        return _in_dtype(nodes, dtype)
+        return _in_dtype([library.wrapped(node, op) for node in nodes], dtype)
     types = [n.type for n in nodes if n.type.kind == "tensor" and n.op is not ops.ARRAY]
     floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
     if len(floats) > 1:

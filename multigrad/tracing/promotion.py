@@ -8,7 +8,7 @@ from typing import Any
 from ..ir.graph import Node
 from ..ir.op import Op
 from ..ir.types import BOOL, DTYPES, FLOATS, INT32, SMALL, WHOLE, T
-from .coercion import check_numbers
+from .coercion import cast_node, check_numbers
 
 Trace = Any  # of trace.py
 Mark = Any  # what the library is told of an operand
@@ -46,6 +46,12 @@ class Promotion:
             return None
         check_numbers(op, nodes, dtype)
         return dtype
+
+    def wrapped(self, node: Node, op: Op) -> Node:
+        """Return an operand as a dtype of few bits has it, where the library computes in one."""
+        dtype = self.target(op)
+        is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
+        return cast_node(node, dtype) if dtype in SMALL and is_other else node
 
     def wide(self, op: Op) -> str | None:
         """Return the dtype that tensors are cast to; None: nobody tells.
