@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -38,9 +38,14 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The dtype that stands for the input's while jax traces."""
+    """The dtype that stands for the input's while jax traces.
+
+    Attributes:
+        is_wide: whether its user has 64 bits on, so that integers of 64 bits are what they are.
+    """
 
     dtype: str
+    is_wide: bool = field(default_factory=lambda: bool(jax.config.jax_enable_x64))
 
     def context(self) -> AbstractContextManager[Any]:
         return jax.enable_x64(True) if self.dtype == "float64" else nullcontext()
@@ -129,7 +134,8 @@ class Scope:
 
     def dtype_name(self, dtype: Any) -> str:
         name = np.dtype(dtype).name
-        return T if name == self.trial.dtype else {"int64": "int32"}.get(name, name)
+        narrow = {} if self.trial.is_wide else {"int64": "int32"}
+        return T if name == self.trial.dtype else narrow.get(name, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,12 @@ Handler = Callable[..., Any]
 
 
 def identity(x: Tensor, *ignored: Any) -> Tensor:
+    return xp.stack(x, 0) if isinstance(x, list | tuple) else x
+
+
+def identity_n(x: Any, *ignored: Any) -> Any:
+    if isinstance(x, Value):
+        raise TypeError("a tensor in the place of a list of tensors")
     return x
 
 
@@ -235,7 +241,7 @@ ALIASES: dict[Any, Handler] = {
     tf.add_n: add_n, tf.math.accumulate_n: add_n, tf.cast: cast_to,
     tf.clip_by_value: clip_by_value, tf.constant: constant, tf.convert_to_tensor: convert,
     tf.math.conj: identity, tf.math.divide_no_nan: divide_no_nan, tf.math.erfcinv: erfcinv,
-    tf.math.floordiv: floordiv, tf.identity: identity, tf.identity_n: identity,
+    tf.math.floordiv: floordiv, tf.identity: identity, tf.identity_n: identity_n,
     tf.is_tensor: is_tensor, tf.math.multiply_no_nan: multiply_no_nan, tf.ones_like: ones_like,
     tf.math.polygamma: polygamma, tf.math.polyval: polyval, tf.math.real: identity,
     tf.math.reciprocal_no_nan: reciprocal_no_nan, tf.saturate_cast: saturate_cast,

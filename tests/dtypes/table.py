@@ -39,6 +39,8 @@ LEFT_OUT = (
     "rand", "drop", "normal", "bernoulli", "uniform", "empty", "numpy", "item", "tolist", "seed",
     "multinomial", "poisson", "exponential", "_print", "resize", "set_", "backward", "cuda", "vmap",
 )  # fmt: skip
+# TensorFlow's is off by far more than rounding.
+INACCURATE = ("math_ops.erfinv",)
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
@@ -230,11 +232,13 @@ def cases(library: Library, pattern: str) -> Iterator[tuple[tuple[Any, ...], str
             yield (library.make(x), library.make(scalar), library.make(z)), f"{said} 0-d"
 
 
-def run(dialect: str, share: float = 1.0, seed: int = 0) -> Outcome:
-    """Run the table of one dialect, or a share of it."""
+def run(dialect: str, share: float = 1.0, names: float = 1.0, seed: int = 0) -> Outcome:
+    """Run the table of one dialect, or a share of the cases of a share of the names."""
     library, outcome, chooser = Library(dialect), Outcome(), random.Random(seed)
     warnings.simplefilter("ignore")
     for name, function in names_of(dialect).items():
+        if chooser.random() >= names or name.endswith(INACCURATE):
+            continue
         for pattern in patterns_of(library, function):
             for given, said in cases(library, pattern):
                 if share == 1.0 or chooser.random() < share:

@@ -1,0 +1,1 @@
+"""Programs in many dtypes, each beside the library itself."""
