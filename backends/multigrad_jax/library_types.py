@@ -44,8 +44,8 @@ def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
         return list(jax.eval_shape(call_all, *given))
 
 
-def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((1,) * rank, dtype, weak_type=is_weak)
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=is_weak)
 
 
 def read(x: Any) -> tuple[str, bool] | None:

@@ -10,8 +10,8 @@ import tensorflow as tf
 from multigrad.capture.type_oracle import StandInCall, TypeOracle, run_each
 
 
-def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> Any:
-    return tf.cast(tf.fill((1,) * rank, number), dtype)
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+    return tf.cast(tf.fill(shape, number), dtype)
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:

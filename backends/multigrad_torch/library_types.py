@@ -12,8 +12,8 @@ import torch
 from multigrad.capture.type_oracle import StandInCall, TypeOracle, run_each
 
 
-def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> torch.Tensor:
-    return torch.full((1,) * rank, number, dtype=getattr(torch, dtype))
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
+    return torch.full(shape, number, dtype=getattr(torch, dtype))
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:

@@ -9,10 +9,12 @@ dtypes and ranks alone, and on what the library is set to.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,8 +79,10 @@ FOLLOWS = frozenset(
     getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 )
 ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
-# The integers and the ranks of stand-ins, until the library takes them.
-ATTEMPTS = ((1, 1), (0, 1), (1, 2), (0, 2), (1, 4))
+# The integers of stand-ins, the rank where it is not known, the length of axes, until the library
+# takes them.
+ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
+MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 MOST_ANSWERS = 16_384
 UNKNOWN = "not asked yet"
 _answers: dict[Any, Any] = {}
@@ -134,7 +138,9 @@ class LibraryTypes:
                 given = with_leaves((args, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
             if answer is not None and isinstance(result, Extremes | Values):
-                answer = answer[:1]  # the places are recorded when they are asked for
+                if isinstance(result, Extremes) and len(answer) > 1:
+                    result = self._with_places(result, answer[1][0])
+                answer = answer[:1]
             if answer is None or len(answer) != len(leaves_of(result)):
                 self._note(shown or name, result, (args, kwargs))
                 return result
@@ -213,6 +219,10 @@ class LibraryTypes:
             return x
         node = x.node.operands[0] if x.node.op is ops.CAST else x.node
         return self.cast(self.trace.value(node), dtype)
+
+    def _with_places(self, result: Extremes, dtype: str) -> Extremes:
+        """Return values whose places, recorded when they are asked for, have a dtype."""
+        return Extremes(result.values, lambda: self.cast(result.indices, dtype))
 
     def _promoted_first(
         self, result: Any, dtype: str, args: Any, kwargs: Any, record: Callable[..., Any]
@@ -336,7 +346,11 @@ class LibraryTypes:
         if function in ORDERS and not any(mark.kind == "array" for mark in marks):
             return [(BOOL, False)]
         self._need_ranks(args, kwargs, tensors)
-        return self._ask(function, key)
+        answer = self._ask(function, key)
+        if answer is None and tensors and self._are_small(args, kwargs):
+            whole = tuple(mark_tree(each, self._mark_whole, []) for each in (args, dict(kwargs)))
+            answer = self._ask(function, whole)
+        return answer
 
     def _promoted(self, function: Callable[..., Any], marks: Sequence[Mark]) -> str:
         """Return the dtype of an operator on these, one after the other; "" where it has none."""
@@ -390,8 +404,8 @@ class LibraryTypes:
     ) -> list[Answer | None]:
         """Return the library's answer for each dtype that T may be, None where it refuses."""
         dialect, found = self._dialect(), [None] * len(choices)
-        for number, rank in ATTEMPTS:
-            makers = [Maker(dialect, dtype, number, rank) for dtype in choices]
+        for number, rank, length in ATTEMPTS:
+            makers = [Maker(dialect, dtype, number, rank, length) for dtype in choices]
             calls = [StandInCall(function, _arguments(maker, key)) for maker in makers]
             found = oracle.run(calls, self._mode())
             if any(each is not None for each in found):
@@ -414,6 +428,18 @@ class LibraryTypes:
         if not isinstance(x, SymbolicDType | type) and hasattr(x, "dtype") and hasattr(x, "shape"):
             return self._mark_array(x)
         return mark_plain(x)
+
+    def _mark_whole(self, x: Any) -> Mark:
+        """Return the same, in its own shape."""
+        mark = self._mark(x)
+        return replace(mark, value=tuple(known_shape(x) or ())) if mark.kind == "tensor" else mark
+
+    def _are_small(self, args: Any, kwargs: Any) -> bool:
+        """Return whether the shapes of all symbols are known, and not large."""
+        symbols = (x for x in leaves_of((args, dict(kwargs))) if isinstance(x, Value))
+        shapes = [known_shape(x) for x in symbols if _is_tensor(x)]
+        known = [shape for shape in shapes if shape is not None]
+        return len(known) == len(shapes) and sum(map(math.prod, known)) <= MOST_ELEMENTS
 
     def _mark_array(self, x: Any) -> Mark:
         try:

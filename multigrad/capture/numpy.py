@@ -140,8 +140,8 @@ def view(x: Tensor, dtype: Any = None) -> Tensor:
     return x
 
 
-def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> Any:
-    return np.full((1,) * rank, number, as_numpy_dtype(dtype))
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+    return np.full(shape, number, as_numpy_dtype(dtype))
 
 
 def run_quietly(calls: Sequence[StandInCall], mode: Any) -> list[Any]:

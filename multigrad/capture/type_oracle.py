@@ -20,7 +20,7 @@ from .extremes import Extremes
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
 Tensor = Any
-Tiny = Callable[[str, int, int, bool], Tensor]
+Tiny = Callable[[str, tuple[int, ...], int, bool], Tensor]
 Mode = Any
 # Of each leaf of a result: its dtype, and whether it is weak.
 Answer = list[tuple[str, bool]]
@@ -39,7 +39,8 @@ class Mark:
         dtype: of a tensor, a number or a dtype.
         rank: of a tensor, the length of a shape; None where it is not known.
         is_weak: whether its dtype gives way.
-        value: what a mark holds besides: its items, a class of containers, itself.
+        value: what a mark holds besides: its items, a class of containers, itself; of a symbol its
+            shape, where a call does not take smaller ones.
     """
 
     kind: str
@@ -103,7 +104,7 @@ class TypeOracle:
     """A library as it is asked.
 
     Attributes:
-        tiny: (dtype, rank, number, is_weak) -> a tensor of one element, which is the number.
+        tiny: (dtype, shape, number, is_weak) -> a small tensor, filled with the number.
         run: (calls, mode) -> their results, None for one that raised; nothing of what is traced,
             recorded or drawn around it is touched.
         read: a leaf of a result -> its dtype by name, and whether it is weak; None: no tensor.
@@ -242,24 +243,27 @@ class Maker:
         dtype: what T is.
         number: of integers; floats are 1.
         rank: of tensors whose rank is not known.
+        length: of each axis.
     """
 
     dialect: Any
     dtype: str
     number: int
     rank: int
+    length: int
 
     def make(self, mark: Mark, tiny: Tiny) -> Any:
         """Return what stands for an argument."""
         value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
         if mark.is_tensor:
             fill = self.number if dtype in WHOLE or dtype.startswith("uint") else 1
-            rank = self.rank if mark.rank is None else mark.rank
+            shape = (self.length,) * (self.rank if mark.rank is None else mark.rank)
             if mark.kind == "array" and value == "numpy":
-                return np.full((1,) * rank, fill, as_numpy_dtype(dtype))
+                return np.full(shape, fill, as_numpy_dtype(dtype))
             if mark.kind == "array" and value is not None and isinstance(value, type):
                 return as_numpy_dtype(dtype).type(fill)  # NumPy's scalar
-            return tiny(dtype, rank, fill, mark.is_weak)
+            own = value if mark.kind == "tensor" and value is not None else shape
+            return tiny(dtype, own, fill, mark.is_weak)
         if mark.kind == "items":
             return value[0](self.make(item, tiny) for item in value[1:])
         if mark.kind == "pairs":
@@ -271,7 +275,7 @@ class Maker:
         if mark.kind == "dtype":
             return self.dialect.dtype(dtype)
         if mark.kind == "shape":
-            return (1,) * (mark.rank or 0)
+            return (self.length,) * (mark.rank or 0)
         return self.dialect.device if mark.kind == "device" else value[2]
 
 

@@ -19,8 +19,8 @@ def below() -> TypeOracle:
     return oracle
 
 
-def tiny(dtype: str, rank: int, number: int, is_weak: bool) -> Any:
-    return below().tiny(dtype, rank, number, is_weak)
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+    return below().tiny(dtype, shape, number, is_weak)
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
