@@ -5,9 +5,7 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
-from ..ir.graph import walk
-from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE
-from ..passes.facts import computed_shape, is_tensor_input, shape_fact
+from ..ir.types import INPUT_SHAPE
 from .trace import Value
 
 Tensor = Any
@@ -45,12 +43,4 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
     """Return the shape of a symbolic value where this capture has it fixed."""
     if not isinstance(x, Value) or x.node.type.kind != "tensor":
         return None
-    fact = shape_fact(x.node, "shape")
-    if fact is not None:
-        return x.trace.facts.get(fact)
-    if x.node.type.shape == SCALAR_SHAPE:
-        return ()
-    facts = [shape_fact(node, "shape") for node in walk((x.node,)) if is_tensor_input(node)]
-    if any(fact not in x.trace.facts for fact in facts):
-        return None
-    return computed_shape(x.node, x.trace.facts)
+    return x.trace.shapes.known(x.node)
