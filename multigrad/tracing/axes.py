@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import index
 from typing import Any
 
+from ..ir import questions
 from ..ir.types import INPUT_SHAPE
-from .trace import Value
+from .trace import NeedsConcrete, Value
 
 Tensor = Any
 Axis = int | tuple[int, ...] | list[int] | None
@@ -44,3 +46,20 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
     if not isinstance(x, Value) or x.node.type.kind != "tensor":
         return None
     return x.trace.shapes.known(x.node)
+
+
+def ask_for_ranks(values: Iterable[Any]) -> None:
+    """Ask for all ranks that are not known, so that the capture is not repeated for each.
+
+    Raises:
+        NeedsConcrete: there are such.
+    """
+    asked, missing = questions.count(), dict[str, None]()
+    for value in values:
+        try:
+            _ = value.ndim
+        except NeedsConcrete as need:
+            missing.update(dict.fromkeys(need.facts))
+    questions.forget(asked)
+    if missing:
+        raise NeedsConcrete(*missing)
