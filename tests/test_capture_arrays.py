@@ -109,7 +109,7 @@ NUMPY: dict[str, Rule] = {
     "swapaxes, moveaxis": lambda c, g, x: np.swapaxes(np.moveaxis(g, 0, 1), 0, 1) * x,
     "reshape": lambda c, g, x: np.reshape(g, (4, -1)).reshape(x.shape) + np.ravel(x).reshape(2, 4),
     "concatenate": lambda c, g, x: (
-        np.concatenate([g[:1], x[1:]]) + np.concatenate((g, x), axis=1)[:, 2:6]
+        np.concatenate([g[:1], x[1:]], 0) + np.concatenate((g, x), axis=1)[:, 2:6]
     ),
     "stack": lambda c, g, x: np.stack([g, x], axis=1)[:, 0],
     "pad": lambda c, g, x: (

@@ -135,6 +135,45 @@ def test_the_original_is_captured_once_for_all_float_dtypes_and_ranks(name: str)
     assert len(imported.variants) == 1
 
 
+def test_a_forward_that_keeps_the_pullback_of_jax_is_captured(backend: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def smooth(x: Any) -> Any:
+        return jnp.tanh(x) * jnp.sum(x)
+
+    def forward(x: Any) -> Any:
+        return jax.vjp(smooth, x)  # which holds a jaxpr of one dtype
+
+    doubled = jax.custom_vjp(smooth)
+    doubled.defvjp(forward, lambda pull, g: (2 * pull(g)[0],))
+    imported = xg.from_custom_vjp(doubled)
+    imported.native = False
+    x = np.linspace(-1, 2, 6, dtype=np.float32)
+    y, pullback = xg.vjp(imported, backend.array(x))
+    expected, pull = jax.vjp(doubled, jnp.asarray(x))
+    np.testing.assert_allclose(backend.numpy(y), expected, rtol=1e-6)
+    found = backend.numpy(pullback(backend.array(np.ones_like(x)))[0])
+    np.testing.assert_allclose(found, pull(jnp.ones_like(expected))[0], rtol=1e-5)
+
+
+def test_a_jaxpr_of_many_steps_is_compared_for_two_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+
+    def chained(x: Any) -> Any:
+        for _ in range(300):
+            x = jnp.sin(x * 0.9)
+        return jnp.sum(x)
+
+    function = xg.function(lambda x: jax.grad(chained)(x) * 1.0)
+    function.native = False
+    x = np.linspace(-1, 2, 6, dtype=np.float32)
+    np.testing.assert_allclose(function(x), jax.grad(chained)(jnp.asarray(x)), rtol=1e-3)
+
+
 def _numpy() -> Any:
     from .conftest import NumpyBackend
 

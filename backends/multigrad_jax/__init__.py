@@ -33,6 +33,7 @@ from . import (
     ops,
     random,
     ranks,
+    rehearse,
     vjp,
 )
 
@@ -67,6 +68,7 @@ backend = Backend(
         forward_mode=True,
         keeps_float_derivatives=True,
         isolate=isolate.isolate,
+        rehearse=rehearse.rehearse,
     ),
     draws=Draws(
         draw_key=random.draw_key,

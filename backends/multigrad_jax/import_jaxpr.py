@@ -24,9 +24,9 @@ from multigrad.errors import MultigradError, TraceError
 from multigrad.ir import questions
 from multigrad.ir.graph import Node, Region
 from multigrad.ir.types import INT32, SCALAR_SHAPE, T
-from multigrad.passes.facts import needed_shapes, shape_fact
+from multigrad.passes.facts import shape_fact
 from multigrad.tracing import xp_all as xp
-from multigrad.tracing.axes import known_shape
+from multigrad.tracing.axes import ask_for_ranks, known_shape
 from multigrad.tracing.trace import NeedsConcrete, Trace, Value
 
 from . import manual_axes
@@ -90,7 +90,10 @@ def _import(
     if fixed is not None:
         return _import_for(called, trace, values, Trial(fixed))
     wide = _import_for(called, trace, values, Trial("float64"))
-    single = _import_for(called, trace, values, Trial("float32"))
+    try:
+        single = _import_for(called, trace, values, Trial("float32"))
+    except Unknown as error:  # what it was given holds a jaxpr of the other dtype
+        raise NeedsConcrete("dtype") from error
     if not _are_alike(wide, single):
         raise NeedsConcrete("dtype")
     return wide  # its numbers are not rounded to float32
@@ -108,7 +111,7 @@ def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], t
     except (MultigradError, NeedsConcrete):
         raise
     except Exception as error:  # jax's own are of many kinds, those of open lengths of their own
-        facts = {fact for value in values for fact in needed_shapes(value.node)}
+        facts = {fact for value in values for fact in trace.shapes.needed(value.node)}
         missing = sorted(facts - trace.facts.keys())
         if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
             raise Unknown(str(error)) from error
@@ -123,6 +126,7 @@ def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, 
     by_relation: dict[Any, tuple[Any, ...]] = {}
     shapes = []
     scope = export.SymbolicScope()
+    ask_for_ranks(values)
     for value in values:
         known = known_shape(value)
         if value.node.type.kind == "scalar" or value.node.type.shape == SCALAR_SHAPE:
@@ -342,43 +346,42 @@ def is_jaxs_own(jaxpr: Any) -> bool:
 
 def _are_alike(wide: Any, single: Any) -> bool:
     """Return whether two results mean the same, the second's numbers rounded to float32."""
-    pairs = list(zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True))
-    done: dict[tuple[Node, Node], bool] = {}
-    return all(_nodes_alike(a.node, b.node, done) for a, b in pairs)
+    leaves = zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True)
+    pairs = [(a.node, b.node) for a, b in leaves]
+    seen: set[tuple[Node, Node]] = set()
+    while pairs:
+        a, b = pair = pairs.pop()
+        if a is b or pair in seen:
+            continue
+        seen.add(pair)
+        if a.op is not b.op or a.type != b.type or len(a.operands) != len(b.operands):
+            return False
+        if a.op in (ops.CONST, ops.ARRAY):
+            if not _numbers_alike(a.attr("value"), b.attr("value")):
+                return False
+            continue
+        inner = _paired_regions(a, b)
+        if inner is None:
+            return False
+        pairs += [*zip(a.operands, b.operands, strict=True), *inner]
+    return True
 
 
-def _nodes_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
-    if a is b:
-        return True
-    key = (a, b)
-    if key not in done:
-        same = a.op is b.op and a.type == b.type and len(a.operands) == len(b.operands)
-        if same and a.op in (ops.CONST, ops.ARRAY):
-            done[key] = _numbers_alike(a.attr("value"), b.attr("value"))
-        else:
-            done[key] = (
-                same
-                and _attrs_alike(a, b, done)
-                and all(
-                    _nodes_alike(x, y, done) for x, y in zip(a.operands, b.operands, strict=True)
-                )
-            )
-    return done[key]
-
-
-def _attrs_alike(a: Node, b: Node, done: dict[tuple[Node, Node], bool]) -> bool:
-    """Return whether two nodes of one op have the same attributes, their regions alike."""
+def _paired_regions(a: Node, b: Node) -> list[tuple[Node, Node]] | None:
+    """Return the outputs of the regions of two nodes of one op, in pairs; None: their attributes
+    are others.
+    """
+    pairs: list[tuple[Node, Node]] = []
     for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
         if not isinstance(one, Region):
             if one != other:
-                return False
+                return None
             continue
-        pairs = list(zip(one.graph.outputs, other.graph.outputs, strict=False))
-        if len(pairs) != len(one.graph.outputs) or one.graph.inputs != other.graph.inputs:
-            return False
-        if not all(_nodes_alike(x, y, done) for x, y in pairs):
-            return False
-    return True
+        first, second = one.graph, other.graph
+        if first.inputs != second.inputs or len(first.outputs) != len(second.outputs):
+            return None
+        pairs += zip(first.outputs, second.outputs, strict=True)
+    return pairs
 
 
 def _numbers_alike(wide: Any, single: Any) -> bool:

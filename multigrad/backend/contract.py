@@ -7,7 +7,7 @@ what is called, so that no call looks them up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -173,6 +173,11 @@ class Autodiff:
     """(run, is_random) -> what `run()` returns, computed at once and on its own, whatever is
     traced, transformed, recorded or put in force around the call; the framework's generator stays
     as it is."""
+
+    rehearse: Callable[[Function, Sequence[Any]], Function] | None = None
+    """(run, arrays) -> what gives `run(*tensors)`, trees of arrays, for arrays of NumPy's of these
+    shapes and dtypes: for a framework to which each run of its own costs more than to trace `run`
+    once. Raises what tracing raises, where `run` needs values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

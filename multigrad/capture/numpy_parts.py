@@ -211,7 +211,7 @@ def polyval(p: Any, x: Tensor) -> Tensor:
     return result
 
 
-def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
     return xp.concatenate(arrays, axis)
 
 

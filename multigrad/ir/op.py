@@ -65,7 +65,8 @@ class Op:
         copies: how many times its input's size the result is; None: as its largest operand.
         bits: those of an integer result; None: those of its largest operand.
         collective: whether shards may exchange numbers.
-        shape_of: the result's shape, of the operands', where its meaning does not take any numbers.
+        shape_of: the result's shape, of the operands' and the attributes; None: it is that of the
+            meaning, run on arrays of stride 0.
     """
 
     name: str

@@ -17,6 +17,7 @@ from .attributes import DILATIONS, GROUPS, SIZES, STRIDES
 from .numerics import Array
 from .products import wide
 from .properties import in_first, in_one
+from .result_shapes import put
 from .results import cotangent_of_left, cotangent_of_right, reshaped, shaped_like_second
 from .table import Cotangents, op
 
@@ -53,6 +54,15 @@ def windows_vjp(xp: Any, ct: Any, y: Any, x: Any, **attrs: Any) -> Cotangents:
     return (xp.unwindows(ct, x, **attrs),)
 
 
+def windows_shape(x: Ints, *, sizes: Ints, strides: Ints, dilations: Ints) -> Ints:
+    n = len(sizes)
+    return (*x[:-n], *spans(x[-n:], sizes, strides, dilations), *sizes)
+
+
+def unwindows_shape(x: Ints, like: Ints, **attrs: Any) -> Ints:
+    return put(x, windows_shape(like, **attrs), like)
+
+
 def unwindows(x: Array, like: Array, *, sizes: Ints, strides: Ints, dilations: Ints) -> Array:
     n = len(sizes)
     counts = spans(like.shape[-n:], sizes, strides, dilations)
@@ -73,12 +83,12 @@ def unwindows_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, **attrs: Any) -> 
 SLIDING: dict[str, Any] = {"sizes": SIZES, "strides": STRIDES, "dilations": DILATIONS}
 WINDOWS = op(
     "windows", "x", numpy=windows, vjp=windows_vjp, result=reshaped, degree=in_first,
-    composed=True, **SLIDING,
+    composed=True, shape_of=windows_shape, **SLIDING,
     doc="Windows that slide over the last axes: (..., *counts, *sizes).",
 )  # fmt: skip
 UNWINDOWS = op(
     "unwindows", "x like", numpy=unwindows, vjp=unwindows_vjp, result=shaped_like_second,
-    degree=in_first, in_vjps=True, shape_only=(1,), **SLIDING,
+    degree=in_first, in_vjps=True, shape_only=(1,), shape_of=unwindows_shape, **SLIDING,
     doc="The sum of what windows brought from each element.",
 )  # fmt: skip
 
@@ -93,6 +103,19 @@ def conv(x: Array, w: Array, *, strides: Ints, dilations: Ints, groups: int) -> 
     kernels = wide(w).reshape(groups, -1, *w.shape[1:])
     sums = np.einsum(f"NGC{out}{inner},GOC{inner}->NGO{out}", seen, kernels, optimize=True)
     return sums.reshape(len(x), len(w), *sums.shape[3:]).astype(x.dtype)
+
+
+def conv_shape(x: Ints, w: Ints, *, strides: Ints, dilations: Ints, groups: int) -> Ints:
+    check_groups(x, w, groups)
+    return (x[0], w[0], *spans(x[2:], w[2:], strides, dilations))
+
+
+def conv_left_shape(cotangent: Ints, w: Ints, like: Ints, **attrs: Any) -> Ints:
+    return put(cotangent, conv_shape(like, w, **attrs), like)
+
+
+def conv_right_shape(x: Ints, cotangent: Ints, like: Ints, **attrs: Any) -> Ints:
+    return put(cotangent, conv_shape(x, like, **attrs), like)
 
 
 def conv_vjp(xp: Any, ct: Any, y: Any, x: Any, w: Any, **attrs: Any) -> Cotangents:
@@ -139,12 +162,16 @@ def grouped_windows(x: Array, kernels: Ints, strides: Ints, dilations: Ints, gro
     Raises:
         ValueError: the channels of x are not those of the kernels.
     """
-    if x.shape[1] != groups * kernels[1]:
-        raise ValueError(f"{x.shape[1]} channels for kernels of {groups} x {kernels[1]}")
-    if kernels[0] % groups:
-        raise ValueError(f"{kernels[0]} kernels in {groups} groups")
+    check_groups(x.shape, kernels, groups)
     seen = windows(wide(x), sizes=kernels[2:], strides=strides, dilations=dilations)
     return seen.reshape(len(x), groups, kernels[1], *seen.shape[2:])
+
+
+def check_groups(x: Ints, kernels: Ints, groups: int) -> None:
+    if x[1] != groups * kernels[1]:
+        raise ValueError(f"{x[1]} channels for kernels of {groups} x {kernels[1]}")
+    if kernels[0] % groups:
+        raise ValueError(f"{kernels[0]} kernels in {groups} groups")
 
 
 def letters(n: int) -> tuple[str, str]:
@@ -153,16 +180,18 @@ def letters(n: int) -> tuple[str, str]:
 
 STEPS: dict[str, Any] = {"strides": STRIDES, "dilations": DILATIONS, "groups": GROUPS}
 CONV = op(
-    "conv", "x w", composed=True, numpy=conv, vjp=conv_vjp, result=reshaped, degree=in_one, **STEPS,
+    "conv", "x w", composed=True, numpy=conv, vjp=conv_vjp, result=reshaped, shape_of=conv_shape,
+    degree=in_one, **STEPS,
     doc="Sums of products of kernels with windows over all axes but the first two.",
 )  # fmt: skip
 CONV_LEFT = op(
     "conv_left", "cotangent w like", numpy=conv_left, vjp=conv_left_vjp, result=cotangent_of_left,
-    degree=in_one, in_vjps=True, shape_only=(2,), **STEPS,
+    degree=in_one, in_vjps=True, shape_only=(2,), shape_of=conv_left_shape, **STEPS,
     doc="The cotangent of the x of conv, in its shape; a transposed convolution.",
 )  # fmt: skip
 CONV_RIGHT = op(
     "conv_right", "x cotangent like", numpy=conv_right, vjp=conv_right_vjp,
-    result=cotangent_of_right, degree=in_one, in_vjps=True, shape_only=(2,), **STEPS,
+    result=cotangent_of_right, shape_of=conv_right_shape, degree=in_one, in_vjps=True,
+    shape_only=(2,), **STEPS,
     doc="The cotangent of the kernels of conv, in their shape.",
 )  # fmt: skip

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from .attributes import flag
-from .linalg import Shape, of_matrices, square
+from .linalg import of_matrices, square
 from .numerics import Array, is_16_bit, widened
+from .result_shapes import Shape, with_matrices
 from .results import of_matrix, reshaped, rows_of
 from .table import Cotangents, zero
 
@@ -102,16 +103,14 @@ def lu_permutation(indices: Array, like: Array) -> Array:
     return places
 
 
-def same(x: Shape) -> Shape:
-    return x
-
-
 def pivots_shape(x: Shape) -> Shape:
-    return (*x[:-2], min(x[-2:]))
+    return (*with_matrices(x)[:-2], min(x[-2:]))
 
 
 def permutation_shape(indices: Shape, like: Shape) -> Shape:
-    return (*indices[:-1], like[-2])
+    if not indices:
+        raise ValueError("pivots lie in the last axis, and there is none")
+    return (*indices[:-1], with_matrices(like)[-2])
 
 
 LU = of_matrices(
@@ -121,7 +120,7 @@ LU = of_matrices(
     lu_vjp,
     "l, whose diagonal is one, and u in one matrix: the factors of x in other rows.",
     result=of_matrix,
-    shape_of=same,
+    shape_of=with_matrices,
     in_vjps=True,
     xp="packed_lu",
 )
@@ -218,7 +217,7 @@ def eigh(x: Array, *, lower: bool) -> Array:
     return np.concatenate((w[..., None, :], v), -2)
 
 
-def eigh_shape(x: Shape) -> Shape:
+def eigh_shape(x: Shape, **attrs: Any) -> Shape:
     return (*square(x)[:-2], x[-1] + 1, x[-1])
 
 

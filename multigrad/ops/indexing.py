@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import Node
-from ..ir.op import Attr, Op
+from ..ir.op import Op
+from . import result_shapes
 from .attributes import AXIS, COPIES, HALVES, INDEX, INDICES, NEW_AXIS, REPETITIONS, WIDTHS, number
 from .numerics import Array, widened
 from .properties import added, filled_with_zero, in_each, in_first
@@ -52,6 +53,13 @@ def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
     full = np.zeros(np.shape(like), x.dtype)
     full[as_index(index)] = x
     return full
+
+
+def indexed_shape(
+    x: tuple[int, ...], like: tuple[int, ...], *, index: tuple[Any, ...]
+) -> tuple[int, ...]:
+    part = np.broadcast_to(0, like)[as_index(index)]
+    return result_shapes.put(x, np.shape(part), like)
 
 
 def setitem_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> Cotangents:
@@ -97,6 +105,7 @@ SETITEM = undoing(
     setitem,
     setitem_vjp,
     "Zeros in the shape of `like`, x where the index points.",
+    shape_of=indexed_shape,
     index=INDEX,
 )
 TAKE = rearrangement(
@@ -108,12 +117,14 @@ TAKE = rearrangement(
     axis=AXIS,
     composed=True,
     copies=taken,
+    shape_of=result_shapes.taken,
 )
 UNTAKE = undoing(
     "untake",
     untake,
     untake_vjp,
     "Zeros in the shape of `like`, x added at indices along an axis.",
+    shape_of=result_shapes.untaken,
     indices=INDICES,
     axis=AXIS,
 )
@@ -164,6 +175,7 @@ HALF = rearrangement(
     axis=AXIS,
     in_vjps=True,
     view="sometimes",
+    shape_of=result_shapes.halved,
 )
 PIECE = {"operands": "x like start", "result": sliced, "degree": in_first, "axis": AXIS}
 PART = undoing(
@@ -172,10 +184,16 @@ PART = undoing(
     part_vjp,
     "As much of x along an axis as `like` is long, from start.",
     view="sometimes",
+    shape_of=result_shapes.as_long_as,
     **PIECE,
 )
 UNPART = undoing(
-    "unpart", unpart, unpart_vjp, "Zeros in the shape of `like`, x from start on.", **PIECE
+    "unpart",
+    unpart,
+    unpart_vjp,
+    "Zeros in the shape of `like`, x from start on.",
+    shape_of=result_shapes.put_from,
+    **PIECE,
 )
 
 # --- copies ------------------------------------------------------------------------------------
@@ -240,6 +258,7 @@ TILE = rearrangement(
     tile,
     tile_vjp,
     "x as a whole repeated along its last axes.",
+    shape_of=result_shapes.tiled,
     repetitions=REPETITIONS,
     composed=True,
     copies=tiled,
@@ -249,6 +268,7 @@ UNTILE = undoing(
     untile,
     untile_vjp,
     "The sum over the copies that tile makes.",
+    shape_of=result_shapes.untiled,
     repetitions=REPETITIONS,
 )
 REPEAT = rearrangement(
@@ -256,6 +276,7 @@ REPEAT = rearrangement(
     repeat,
     repeat_vjp,
     "Each element repeated along an axis.",
+    shape_of=result_shapes.repeated,
     repeats=COPIES,
     axis=AXIS,
     composed=True,
@@ -266,6 +287,7 @@ UNREPEAT = undoing(
     unrepeat,
     unrepeat_vjp,
     "The sum over the copies that repeat makes.",
+    shape_of=result_shapes.unrepeated,
     repeats=COPIES,
     axis=AXIS,
 )
@@ -282,6 +304,11 @@ def as_pairs(widths: tuple[Any, ...], ndim: int) -> list[tuple[int, int]]:
 
 def pad(x: Array, *, widths: tuple[Any, ...], fill: float) -> Array:
     return np.pad(x, as_pairs(widths, np.ndim(x)), constant_values=x.dtype.type(fill))
+
+
+def padded_shape(x: tuple[int, ...], *, widths: Any, fill: float) -> tuple[int, ...]:
+    pairs = as_pairs(widths, len(x))
+    return tuple([n + before + after for n, (before, after) in zip(x, pairs, strict=True)])
 
 
 def pad_vjp(xp: Any, ct: Any, y: Any, x: Any, *, widths: Any, fill: float) -> Cotangents:
@@ -318,6 +345,7 @@ PAD = rearrangement(
     pad,
     pad_vjp,
     "A border of one value along the last axes, as (before, after) pairs.",
+    shape_of=padded_shape,
     widths=WIDTHS,
     fill=number(0.0, 5.0, -1.5),
     composed=True,
@@ -326,14 +354,26 @@ PAD = rearrangement(
 )
 
 
-def joint(name: str, numpy: Any, vjp: Any, doc: str, axis: Attr = AXIS) -> Op:
+def joint(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
     """Declare an op that joins arrays along an axis."""
-    more = {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
+    more |= {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
     more |= {"integer": True, "result": reshaped}
-    return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, axis=axis, **more)
+    return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, **more)
 
 
 CONCATENATE = joint(
-    "concatenate", concatenate, concatenate_vjp, "Arrays one after the other along an axis."
+    "concatenate",
+    concatenate,
+    concatenate_vjp,
+    "Arrays one after the other along an axis.",
+    shape_of=result_shapes.joined,
+    axis=AXIS,
 )
-STACK = joint("stack", stack, stack_vjp, "Arrays of one shape along a new axis.", NEW_AXIS)
+STACK = joint(
+    "stack",
+    stack,
+    stack_vjp,
+    "Arrays of one shape along a new axis.",
+    shape_of=result_shapes.stacked,
+    axis=NEW_AXIS,
+)

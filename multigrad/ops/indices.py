@@ -16,6 +16,7 @@ from .attributes import AXIS, AXIS_OR_NONE, flag
 from .numerics import Array
 from .ordering import comparable, lifted, order
 from .properties import in_first, multiplied
+from .result_shapes import Shape, in_place_of, put, put_at, taken_at
 from .results import counted, gathered, index_reduced, placed, puts, selected
 from .table import Cotangents, op, zero
 
@@ -81,21 +82,33 @@ def inside(indices: Any, length: int) -> Array:
 @lifted
 def take_along(x: Array, indices: Array, *, axis: int) -> Array:
     """Along the other axes both are equally long: NumPy's own broadcasts, torch's cuts."""
-    check_axes(x, indices, axis)
+    check_axes(x.shape, indices.shape, axis)
     return np.take_along_axis(x, inside(indices, x.shape[axis]), axis)
 
 
-def check_axes(x: Array, indices: Array, axis: int) -> None:
-    """Check that two arrays differ in the length of one axis at most.
+def check_axes(x: Shape, indices: Shape, axis: int) -> None:
+    """Check that two shapes differ in the length of one axis at most; scalars have one element.
 
     Raises:
         ValueError: they do not.
     """
-    shapes = [list(np.shape(each)) for each in (x, indices)]
-    for shape in shapes:
-        shape[axis] = 1
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"shapes {x.shape} and {indices.shape} differ beside axis {axis}")
+    if (x or indices) and in_place_of(x, axis, 1) != in_place_of(indices, axis, 1):
+        raise ValueError(f"shapes {x} and {indices} differ beside axis {axis}")
+
+
+def taken_along(x: Shape, indices: Shape, *, axis: int) -> Shape:
+    check_axes(x, indices, axis)
+    return indices
+
+
+def put_along(x: Shape, indices: Shape, like: Shape, *, axis: int) -> Shape:
+    check_axes(like, indices, axis)
+    return put(x, indices, like)
+
+
+def put_last(indices: Shape, like: Shape, *, axis: int) -> Shape:
+    check_axes(like, indices, axis)
+    return like
 
 
 def take_along_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int) -> Cotangents:
@@ -104,7 +117,7 @@ def take_along_vjp(xp: Any, ct: Any, y: Any, x: Any, indices: Any, *, axis: int)
 
 @lifted
 def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
-    check_axes(like, indices, axis)
+    check_axes(np.shape(like), indices.shape, axis)
     values = comparable(x)
     sums = np.zeros(np.shape(like), values.dtype)
     rows = list(np.indices(indices.shape, sparse=True))
@@ -145,7 +158,7 @@ def untake_at_vjp(
 
 @lifted
 def last_put(indices: Array, like: Array, *, axis: int) -> Array:
-    check_axes(like, indices, axis)
+    check_axes(np.shape(like), indices.shape, axis)
     last = np.full(np.shape(like), -1, np.int64)
     rows = list(np.indices(indices.shape, sparse=True))
     places = rows[axis]
@@ -161,6 +174,7 @@ TAKE_ALONG = at_places(
     take_along_vjp,
     "The elements of x at places along an axis, each row by its own.",
     result=gathered,
+    shape_of=taken_along,
     in_vjps=True,
 )
 UNTAKE_ALONG = at_places(
@@ -170,6 +184,7 @@ UNTAKE_ALONG = at_places(
     untake_along_vjp,
     "Zeros in the shape of `like`, x added at places along an axis, each row by its own.",
     result=placed,
+    shape_of=put_along,
     in_vjps=True,
     shape_only=(2,),
 )
@@ -180,6 +195,7 @@ TAKE_AT = at_places(
     take_at_vjp,
     "The slices of x at places along an axis, which becomes those of the indices.",
     result=selected,
+    shape_of=taken_at,
     in_vjps=True,
     copies=multiplied,
 )
@@ -190,6 +206,7 @@ UNTAKE_AT = at_places(
     untake_at_vjp,
     "Zeros in the shape of `like`, slices of x added at places along an axis.",
     result=placed,
+    shape_of=put_at,
     in_vjps=True,
     shape_only=(2,),
 )
@@ -200,6 +217,7 @@ LAST_PUT = at_places(
     zero,
     "For each place of `like` along an axis, where it stands last among indices; -1: nowhere.",
     result=puts,
+    shape_of=put_last,
     in_vjps=True,
     degree=None,
     shape_only=(1,),

@@ -16,6 +16,7 @@ from ..ir.op import Op
 from .attributes import flag, number
 from .numerics import Array, widened
 from .properties import CONSTANT, LINEAR, Degree, multiplied
+from .result_shapes import Shape
 from .results import of_matrix, over_matrices, reshaped
 from .table import Cotangents, op, zero
 
@@ -41,10 +42,7 @@ def each(function: Callable[..., Array], *arrays: Array) -> Array:
 
 
 # --- shapes: their meanings do not take any matrix ------------------------------------------------
-Shape = tuple[int, ...]
-
-
-def square(x: Shape) -> Shape:
+def square(x: Shape, **attrs: Any) -> Shape:
     """The operand's own.
 
     Raises:
@@ -55,7 +53,7 @@ def square(x: Shape) -> Shape:
     return x
 
 
-def of_right_side(a: Shape, b: Shape) -> Shape:
+def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
     """That of the right sides, their batch broadcast.
 
     Raises:
@@ -66,7 +64,7 @@ def of_right_side(a: Shape, b: Shape) -> Shape:
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *b[-2:])
 
 
-def turned(x: Shape) -> Shape:
+def turned(x: Shape, **attrs: Any) -> Shape:
     return (*x[:-2], x[-1], x[-2])
 
 

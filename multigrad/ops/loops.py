@@ -14,6 +14,7 @@ from ..ir.graph import Node, Region
 from ..ir.types import BOOL, FLOATS, UNKNOWN, T, Type
 from .attributes import REGION, count
 from .numerics import Array, as_numpy_dtype
+from .result_shapes import kept_by_turns
 from .table import Cotangents, op
 
 Function = Callable[..., Any]
@@ -126,6 +127,6 @@ def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) ->
 
 WHILE_LOOP = op(
     "while_loop", "*values", numpy=while_loop, vjp=refuse_derivative, result=carried, coerce="raw",
-    condition=REGION, body=REGION, position=count(0, 1), xp="",
+    shape_of=kept_by_turns, condition=REGION, body=REGION, position=count(0, 1), xp="",
     doc="A tensor that a loop carries, after it: of the carry, then of what stays the same.",
 )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from .attributes import SUBSCRIPTS
 from .numerics import Array, is_16_bit
 from .properties import in_one, multiplied
+from .result_shapes import Shape, product, summed_to
 from .results import contracted, cotangent_of_left, cotangent_of_right, reshaped
 from .shapes import sum_to
 from .table import Cotangents, op
@@ -27,6 +28,12 @@ def matmul_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     return xp.matmul_left(ct, b, a), xp.matmul_right(a, ct, b)
 
 
+def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
+    rows, columns = matrix_shape(cotangent, like, b), b if len(b) > 1 else (*b, 1)
+    result = product(rows, (*columns[:-2], columns[-1], columns[-2]))
+    return summed_to(result if len(like) > 1 else (*result[:-2], result[-1]), like)
+
+
 def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
     """The cotangent of a, where `like` is shaped as a."""
     rows = as_matrix(wide(cotangent), like, b)
@@ -39,6 +46,12 @@ def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
 # The sum of ct * (a @ b) is linear in each of the three: the VJPs close among three ops.
 def matmul_left_vjp(xp: Any, ct: Any, y: Any, cotangent: Any, b: Any, like: Any) -> Cotangents:
     return xp.matmul(ct, b), xp.matmul_right(ct, cotangent, b), None
+
+
+def right_shape(a: Shape, cotangent: Shape, like: Shape) -> Shape:
+    columns, rows = matrix_shape(cotangent, a, like), a if len(a) > 1 else (1, *a)
+    result = product((*rows[:-2], rows[-1], rows[-2]), columns)
+    return summed_to(result if len(like) > 1 else result[:-1], like)
 
 
 def matmul_right(a: Array, cotangent: Array, like: Array) -> Array:
@@ -54,6 +67,11 @@ def matmul_right_vjp(xp: Any, ct: Any, y: Any, a: Any, cotangent: Any, like: Any
     return xp.matmul_left(cotangent, ct, a), xp.matmul(a, ct), None
 
 
+def matrix_shape(product: Shape, a: Shape, b: Shape) -> Shape:
+    product = (*product, 1) if len(b) == 1 else product
+    return (*product[:-1], 1, product[-1]) if len(a) == 1 else product
+
+
 def as_matrix(product: Array, a: Array, b: Array) -> Array:
     """Give the product of a and b back the axes that a vector among them took away."""
     product = product[..., None] if b.ndim == 1 else product
@@ -63,17 +81,17 @@ def as_matrix(product: Array, a: Array, b: Array) -> Array:
 MATMUL = op(
     "matmul", "a b", numpy=matmul, vjp=matmul_vjp, result=reshaped,
     doc="The product of matrices in the last two axes; a vector is taken as a row or a column.",
-    degree=in_one, on_bools="numbers", copies=multiplied, integer=True,
+    degree=in_one, on_bools="numbers", copies=multiplied, integer=True, shape_of=product,
 )  # fmt: skip
 MATMUL_LEFT = op(
     "matmul_left", "cotangent b like", numpy=matmul_left, vjp=matmul_left_vjp,
     result=cotangent_of_left, doc="The cotangent of the left operand of matmul, in its shape.",
-    in_vjps=True, degree=in_one, shape_only=(2,),
+    in_vjps=True, degree=in_one, shape_only=(2,), shape_of=left_shape,
 )  # fmt: skip
 MATMUL_RIGHT = op(
     "matmul_right", "a cotangent like", numpy=matmul_right, vjp=matmul_right_vjp,
     result=cotangent_of_right, doc="The cotangent of the right operand of matmul, in its shape.",
-    in_vjps=True, degree=in_one, shape_only=(2,),
+    in_vjps=True, degree=in_one, shape_only=(2,), shape_of=right_shape,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from .activations import sigmoid
 from .attributes import AXES, AXIS, LAST_AXES, ORDER, flag, number
 from .numerics import Array, Axis, widened
 from .properties import linear
+from .result_shapes import halved
 from .results import kept, reduced, reshaped
 from .table import Cotangents, op, zero
 
@@ -300,5 +301,6 @@ GLU = op(
     numpy=glu,
     vjp=glu_vjp,
     result=reshaped,
+    shape_of=halved,
     doc="The first half along an axis times the sigmoid of the second.",
 )

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GradientError
 from ..ir.graph import Node
 from ..ir.op import Op, ResultRule
 from .attributes import AXES, AXIS, MOVED, NEW_AXIS, OFFSET, PLACE, PLACES, SHAPE, SHIFT
 from .numerics import Array, widened
 from .properties import length, linear
+from .result_shapes import summed_to, with_matrices
 from .results import expanded, integer, kept, reshaped, shaped_like_second
 from .table import Cotangents, op, zero
 
@@ -48,12 +48,8 @@ def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
 @widened
 def sum_to(x: Array, like: Array) -> Array:
     """Sum x over the axes along which `like` was broadcast."""
-    shape = np.shape(like)
+    shape = summed_to(x.shape, np.shape(like))
     lead = x.ndim - len(shape)
-    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[lead:], strict=True)):
-        raise GradientError(
-            f"a gradient of shape {x.shape} cannot be summed to its argument's shape {shape}"
-        )
     axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 != x.shape[lead + i]))
     return np.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
@@ -88,12 +84,14 @@ SUM_TO = shaped(
     sum_to_vjp,
     "x summed to the shape of `like`: undoes broadcasting.",
     shaped_like=1,
+    shape_of=summed_to,
 )
 BROADCAST_TO = shaped(
     "broadcast_to",
     broadcast_to,
     broadcast_to_vjp,
     "x repeated to the shape of `like`.",
+    shape_of=None,
     composed=True,
     shaped_like=1,
     view="always",
@@ -169,6 +167,7 @@ RESHAPE_LIKE = shaped(
     reshape_like,
     reshape_like_vjp,
     "The same elements in the shape of `like`.",
+    shape_of=None,
     shaped_like=1,
     view="sometimes",
 )
@@ -305,7 +304,8 @@ def triu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, offset: int) -> Cotangents:
 
 def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
     """Declare an op that keeps one side of a diagonal."""
-    return rearrangement(name, numpy, vjp, doc, kept, offset=OFFSET, composed=True)
+    more = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
+    return rearrangement(name, numpy, vjp, doc, kept, **more)
 
 
 TRIL = triangle("tril", tril, tril_vjp, "Zero above a diagonal of the last two axes.")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ir.op import Attr, Op, ResultRule
+from .result_shapes import BY_RESULT
 from .results import float_elementwise
 
 Cotangents = tuple[Any, ...]
@@ -44,6 +45,7 @@ def op(
     """
     attrs = {key: value for key, value in more.items() if isinstance(value, Attr)}
     properties = {key: value for key, value in more.items() if key not in attrs}
+    properties.setdefault("shape_of", BY_RESULT.get(result))
     meaning = {"coerce": coerce, "result": result, "numpy": numpy, "vjp": vjp}
     return Op(name, tuple(args.split()), attrs, doc=doc, **meaning, **properties)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from .. import ops
-from ..ir.graph import Node, walk
+from ..ir.graph import Node
 from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
+Shape = tuple[int, ...]
 # Facts that tell no calls apart: that code is shown the device of its input, equal tensors as
 # others, what it makes from numbers alone as symbols.
 IDENTITY, BUFFERS = "identity", "buffers"
@@ -18,11 +22,6 @@ GIVEN = ("device", IDENTITY, BUFFERS)
 def is_tensor_input(node: Node) -> bool:
     """Return whether a node is an input that has a shape."""
     return node.op is ops.INPUT and node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
-
-
-def is_place(node: Node) -> bool:
-    """Return whether a node is a tensor of integers."""
-    return node.type.kind == "tensor" and node.type.dtype in WHOLE
 
 
 def shape_fact(node: Node, what: str) -> str | None:
@@ -36,39 +35,105 @@ def shape_fact(node: Node, what: str) -> str | None:
 
 def needed_shapes(node: Node) -> tuple[str, ...]:
     """Return the facts from which a value's shape follows."""
-    found = (shape_fact(n, "shape") for n in walk((node,)) if is_tensor_input(n))
-    return tuple(dict.fromkeys(fact for fact in found if fact is not None))
+    return Shapes({}).needed(node)
 
 
-def computed_shape(node: Node, facts: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a value by its meaning, run on zeros of the inputs' shapes."""
-    import numpy as np
+def computed_shape(node: Node, facts: Mapping[str, Any]) -> Shape:
+    """Return the shape of a value, of its inputs' shapes."""
+    return Shapes(facts).computed(node)
 
-    done: dict[Node, Any] = {}
-    with np.errstate(all="ignore"):
-        for each in walk((node,)):
+
+class Shapes:
+    """The shapes of values under facts, which may come and go: each is computed once, of those of
+    its operands.
+    """
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.facts = facts
+        self._needed: dict[Node, tuple[str, ...]] = {}
+        self._computed: dict[Node, Shape] = {}
+        self._used: dict[str, Any] = {}  # the facts by which they were computed
+
+    def known(self, node: Node) -> Shape | None:
+        """Return the shape of a tensor; None where a fact is missing."""
+        fact = shape_fact(node, "shape")
+        if fact is not None:
+            return self.facts.get(fact)
+        if node.type.shape == SCALAR_SHAPE:
+            return ()
+        if any(fact not in self.facts for fact in self.needed(node)):
+            return None
+        return self.computed(node)
+
+    def needed(self, node: Node) -> tuple[str, ...]:
+        """Return the facts from which a value's shape follows."""
+        found = self._needed
+        for each in _below(node, found):
             if is_tensor_input(each):
-                dtype = "int32" if each.type.dtype in WHOLE else "float32"
-                dtype = BOOL if each.type.dtype == BOOL else dtype
-                done[each] = np.zeros(facts[shape_fact(each, "shape") or ""], dtype)
-            elif each.op is ops.INPUT:
-                kept = each.type.kind == "tensor" and each.type.dtype in (BOOL, *WHOLE)
-                one = np.dtype(each.type.dtype if kept else "float32").type(1)
-                done[each] = (0, 0) if each.type.kind == "key" else one
-            elif each.op is ops.CONST:
-                done[each] = each.attr("value")
-            elif each.op is ops.CALL:
-                done[each] = done[each.operands[0]]
-            elif each.op is ops.WHILE_LOOP:  # a turn keeps the shape
-                done[each] = done[each.operands[each.attr("position")]]
-            elif each.op.shape_of is not None:
-                shape = each.op.shape_of(*(np.shape(done[o]) for o in each.operands))
-                done[each] = np.zeros(shape, "int64" if each.type.dtype in WHOLE else "float32")
+                found[each] = (shape_fact(each, "shape") or "",)
             else:
-                attrs = dict(each.attrs)
-                if attrs.get("dtype") in (T, *FLOATS):
-                    attrs["dtype"] = np.dtype("float32")
-                value = each.op.numpy(*(done[o] for o in each.operands), **attrs)
-                # A place made of numbers that stand for others may lie outside.
-                done[each] = np.zeros_like(value) if is_place(each) else value
-    return tuple(np.shape(done[node]))
+                of_operands = dict.fromkeys(found[operand] for operand in each.operands)
+                # Most values need what one of their operands needs: they hold the same tuple.
+                found[each] = max(of_operands, key=len, default=())
+                if any(not set(other) <= set(found[each]) for other in of_operands):
+                    found[each] = tuple(dict.fromkeys(itertools.chain(*of_operands)))
+        return found[node]
+
+    def computed(self, node: Node) -> Shape:
+        """Return the shape of a value whose facts are there."""
+        if any(self.facts.get(fact) != value for fact, value in self._used.items()):
+            self._computed.clear()
+            self._used.clear()
+        found = self._computed
+        for each in _below(node, found):
+            found[each] = self._shape(each)
+        return found[node]
+
+    def _shape(self, node: Node) -> Shape:
+        if is_tensor_input(node):
+            fact = shape_fact(node, "shape") or ""
+            self._used[fact] = self.facts[fact]
+            return tuple(self.facts[fact])
+        if node.type.kind != "tensor" or node.op is ops.INPUT:
+            return ()
+        attrs = dict(node.attrs)
+        if node.op.shape_of is not None:
+            return node.op.shape_of(*[self._computed[o] for o in node.operands], **attrs)
+        with np.errstate(all="ignore"):
+            return np.shape(_run(node, [self._stand_in(o) for o in node.operands]))
+
+    def _stand_in(self, node: Node) -> Any:
+        """Return what a meaning takes for a value: zeros that are one in memory, or the number."""
+        if node.type.kind == "tensor":
+            return np.broadcast_to(np.zeros((), _dtype(node)), self._computed[node])
+        if node.op is ops.CONST:
+            return node.attr("value")
+        if node.type.kind == "key":
+            return (0, 0)
+        if node.op is ops.INPUT:
+            return np.float32(1)
+        return _run(node, [self._stand_in(operand) for operand in node.operands])
+
+
+def _below(node: Node, found: Mapping[Node, Any]) -> Iterator[Node]:
+    """Yield the nodes below one that are not found yet, operands first."""
+    stack = [node]
+    while stack:
+        missing = [operand for operand in stack[-1].operands if operand not in found]
+        if missing:
+            stack.extend(reversed(missing))
+        elif (ready := stack.pop()) not in found:
+            yield ready
+
+
+def _run(node: Node, values: list[Any]) -> Any:
+    attrs = dict(node.attrs)
+    if attrs.get("dtype") in (T, *FLOATS):
+        attrs["dtype"] = np.dtype("float32")
+    return node.op.numpy(*values, **attrs)
+
+
+def _dtype(node: Node) -> str:
+    if node.type.dtype == BOOL:
+        return BOOL
+    return "int32" if node.type.dtype in WHOLE else "float32"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import index
 from typing import Any
 
-from ..ir.graph import walk
-from ..ir.types import INPUT_SHAPE, SCALAR_SHAPE
-from ..passes.facts import computed_shape, is_tensor_input, shape_fact
-from .trace import Value
+from ..ir import questions
+from ..ir.types import INPUT_SHAPE
+from .trace import NeedsConcrete, Value
 
 Tensor = Any
 Axis = int | tuple[int, ...] | list[int] | None
@@ -45,12 +45,21 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
     """Return the shape of a symbolic value where this capture has it fixed."""
     if not isinstance(x, Value) or x.node.type.kind != "tensor":
         return None
-    fact = shape_fact(x.node, "shape")
-    if fact is not None:
-        return x.trace.facts.get(fact)
-    if x.node.type.shape == SCALAR_SHAPE:
-        return ()
-    facts = [shape_fact(node, "shape") for node in walk((x.node,)) if is_tensor_input(node)]
-    if any(fact not in x.trace.facts for fact in facts):
-        return None
-    return computed_shape(x.node, x.trace.facts)
+    return x.trace.shapes.known(x.node)
+
+
+def ask_for_ranks(values: Iterable[Any]) -> None:
+    """Ask for all ranks that are not known, so that the capture is not repeated for each.
+
+    Raises:
+        NeedsConcrete: there are such.
+    """
+    asked, missing = questions.count(), dict[str, None]()
+    for value in values:
+        try:
+            _ = value.ndim
+        except NeedsConcrete as need:
+            missing.update(dict.fromkeys(need.facts))
+    questions.forget(asked)
+    if missing:
+        raise NeedsConcrete(*missing)

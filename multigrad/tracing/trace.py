@@ -26,6 +26,7 @@ from ..ir.questions import note
 from ..ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..ir.wording import WORDS
 from ..passes.bools import on_bools
+from ..passes.facts import Shapes
 from ..passes.scalars import constant, on_numbers
 from .answers import Answers
 from .assertions import Assumption
@@ -72,6 +73,7 @@ class Trace:
         self.sources: dict[int, Any] = {}  # by id: the facts about tensors from outside
         self.name = name
         self.facts = dict(facts or {})
+        self.shapes = Shapes(self.facts)
         self.value_class = value_class or Value
         self.locations: dict[Node, Location] = {}
         self.codes: set[CodeType] = set()
@@ -98,8 +100,7 @@ class Trace:
         self.is_paused: Callable[[], bool] | None = None
         # Gives a node another name; where code takes gradients, each tensor has its own.
         self.rename: Callable[[Node], Node] | None = None
-        # Puts rules on what is recorded (`xg.override`).
-        self.overriding: Any = None
+        self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
         # With respect to which the code takes gradients.
         self.leaves: list[weakref.ref[Value]] = []
         # What the library says of the calls of a function; None: all floats are the input's.

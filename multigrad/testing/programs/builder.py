@@ -175,8 +175,11 @@ class Builder:
 
 def sample_of(node: Node, given: list[Any], attrs: dict[str, Any]) -> Any:
     """Return a result of samples."""
-    if node.op.shape_of is not None:
-        return np.zeros(node.op.shape_of(*map(np.shape, given)), np.result_type(given[0]))
     if node.type.kind == "scalar" and node.op.on_numbers is not None:
         return node.op.on_numbers(*given)
-    return node.op.numpy(*given, **attrs)
+    try:
+        return node.op.numpy(*given, **attrs)
+    except np.linalg.LinAlgError:  # zeros have no inverse
+        assert node.op.shape_of is not None
+        shape = node.op.shape_of(*map(np.shape, given), **attrs)
+        return np.zeros(shape, np.result_type(given[0]))
