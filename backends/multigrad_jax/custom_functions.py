@@ -18,9 +18,10 @@ import optree
 from multigrad.calls.arguments import positional_names, signature_of
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
-from multigrad.capture.dialect import contents, mentioned
+from multigrad.capture.dialect import contents
 from multigrad.errors import GradientError
 from multigrad.ir.types import is_float
+from multigrad.recipes.itself import outputs_of
 from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing.trace import Trace, Value
 
@@ -125,21 +126,21 @@ def call_plainly(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def call_in(trace: Trace, own: Any) -> Call:
-    """Return what runs the rules of a function in a capture."""
+def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
+    """Return what runs the rules of a function in a capture for these arguments."""
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
-        with recording(own):
+        with recording(own, given.values):
             return run_written_in("jax", function, trace, *args)
 
     return call
 
 
 @contextmanager
-def recording(function: Any) -> Iterator[None]:
-    """Say that the rules of a function are being recorded."""
+def recording(function: Any, given: tuple[Any, ...] | None = None) -> Iterator[None]:
+    """Say that the rules of a function are being recorded, for which arguments by position."""
     before = getattr(_recorded, "functions", ())
-    _recorded.functions = (*before, function)
+    _recorded.functions = (*before, (function, given))
     try:
         yield
     finally:
@@ -148,17 +149,15 @@ def recording(function: Any) -> Iterator[None]:
 
 def is_recorded(function: Any) -> bool:
     """Return whether the rules of a function are being recorded."""
-    return any(function is each for each in getattr(_recorded, "functions", ()))
+    return any(function is each for each, _ in getattr(_recorded, "functions", ()))
 
 
-def uses(rule: Any, function: Any) -> bool:
-    """Return whether a rule refers to the function that it is a rule of."""
-    plain = plain_function(rule)
-    if plain is None:
-        return False
-    referred = [value for _, value in mentioned(plain)]
-    referred += [contents(cell) for cell in plain.__closure__ or ()]
-    return any(value is function for value in referred)
+def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Return what a function's own rule gets of it."""
+    found = compute(*args, **kwargs)
+    given = next(each for own, each in reversed(_recorded.functions) if own is function)
+    asked = resolve(function, args, kwargs).values
+    return outputs_of(name_of(function), found, asked, given)
 
 
 def flatten(tree: Any) -> list[Any]:

@@ -20,7 +20,6 @@ from .custom_functions import (
     has_tangent,
     resolve,
     split_pair,
-    uses,
 )
 
 
@@ -32,7 +31,8 @@ class VjpRecipe(CustomRecipe):
         return (self.function.fwd, self.function.bwd)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self._run(call_in(trace, self.function), args, kwargs)
+        given = resolve(self.function, args, kwargs)
+        return self._run(call_in(trace, self.function, given), args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return self._run(call_plainly, args, kwargs)
@@ -61,7 +61,7 @@ class VjpRecipe(CustomRecipe):
                 )
             return arguments.arrange(found)
 
-        return Recorded(outputs, pull, keeps_output=uses(function.fwd, function))
+        return Recorded(outputs, pull)
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
 
-from .custom_functions import closed_over, is_recorded, name_of, recording
+from .custom_functions import call_itself, closed_over, is_recorded, name_of, recording
 from .import_custom import note
 from .import_jvp import JvpRecipe
 from .import_vjp import VjpRecipe
@@ -91,13 +92,24 @@ class WithOwnGradient:
             return self.captured(*args, **kwargs)
 
 
-def with_own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return what stands in for a custom function; None where its gradient is that of what it
-    computes.
+@dataclass(frozen=True, slots=True)
+class OfItself:
+    """Stands in for a custom function inside of its own rules."""
 
-    So it is inside of its own rules, and for jax's own functions.
+    function: Any
+
+    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs there, which computes what the function does."""
+        return functools.partial(call_itself, self.function, compute)
+
+
+def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
+    """Return what stands in for a custom function; None where its gradient is that of what it
+    computes, as for jax's own functions.
     """
-    return None if is_recorded(function) or is_jaxs_own(function) else own_gradient(function)
+    if is_recorded(function):
+        return OfItself(function)
+    return None if is_jaxs_own(function) else own_gradient(function)
 
 
 def own_gradient(function: Any) -> WithOwnGradient | None:
@@ -139,6 +151,8 @@ def intercept(kind: type) -> Interception:
                 noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
             return original(self, *args, **kwargs) if noted is None else noted[0]
         own = with_own_gradient(self)
+        if isinstance(own, OfItself):
+            return own.around(self.fun)(*args, **kwargs)
         return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)
 
     return Interception(kind, "__call__", call)

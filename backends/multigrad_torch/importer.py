@@ -101,11 +101,6 @@ class Context:
             raise self._trace.error(f"uses ctx.{name}, which is not captured")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def kept(self) -> tuple[Any, ...]:
-        """Return all that was kept, as attributes too."""
-        own = ("_args", "_trace", "_saved", "_marked")
-        return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
-
 
 def may_have_gradient(value: Any) -> bool:
     """Return whether a value is a float tensor, symbolic or real."""
@@ -227,15 +222,12 @@ class ClassRecipe(CodeRecipe):
             named = dict(zip(self.signature.parameters, gradients, strict=False))
             return (*gradients[: len(given)], {name: named[name] for name in kwargs})
 
-        kept = {value.node for value in ctx.kept() if isinstance(value, Value)}
-        inputs = {value.node for value in args if isinstance(value, Value)}
-        computed = {value.node for value in results if isinstance(value, Value)} - inputs
         return Recorded(
             outputs,
             pull,
             first_order=once,
             second_order=not once,
-            keeps_output=not kept.isdisjoint(computed),
+            keeps_output=True,  # backward gets at no others than those that ctx keeps
             undifferentiable=ctx._marked,
         )
 

@@ -170,6 +170,8 @@ class _Substitution:
         is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
         own = self._own_gradient(wrapper)
+        if hasattr(own, "around"):
+            return own.around(plain)
         return plain if own is None else partial(call_by_own_gradient, own, plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import ops
-from ..calls.arguments import Layout, Leaf, lay_out
+from ..calls.arguments import Layout, Leaf, lay_out, type_of
 from ..calls.recipe import Variant
 from ..documents.format import MOST_DOC, decode_arrays
 from ..documents.forms import Form
@@ -33,7 +33,7 @@ from ..passes.serialize import (
     MOST_INPUTS,
     decode_graph,
 )
-from .record import name_cotangents, type_of
+from .record import name_cotangents
 from .saved import SavedRecipe
 
 Data = Any
@@ -122,8 +122,9 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         if is_float(output.type) and i not in without
     }
     facts = _decode_facts(data["facts"], f"{where}.facts", types)
+    results = [output.type for output in forward.outputs]
     backward = _decode_graph(
-        data["backward"], f"{where}.backward", name, arrays, {**heads, **types}
+        data["backward"], f"{where}.backward", name, arrays, {**heads, **types}, results
     )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
     forward, backward = _declare(forward, backward, heads, types)
@@ -143,10 +144,11 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
 
 
 def _decode_graph(
-    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], types: Mapping[str, Type]
-) -> Graph:
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], types: Mapping[str, Type],
+    outputs: Sequence[Type] = (),
+) -> Graph:  # fmt: skip
     read_fields(data, where, ("inputs", "nodes", "outputs"))
-    return decode_graph(data, where, name, arrays, {**types, "key": KEY})
+    return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs)
 
 
 def _declare(

@@ -9,7 +9,7 @@ from typing import Any
 from ..active.moving import Moving
 from ..active.reads import is_read
 from ..backend.values import concrete_key, concrete_number
-from ..calls.arguments import Forgotten, Layout, Leaf, positional_names
+from ..calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
 from ..calls.recipe import Variant
 from ..documents.format import clean, seal
 from ..errors import FormatError, TraceError
@@ -26,7 +26,7 @@ from ..passes.simplify import rename_inputs
 from ..tracing.trace import NeedsConcrete
 from .document import STATIC, decode_function
 from .examples import find_variant, renewed_variants
-from .record import NotCaptured, type_of
+from .record import NotCaptured
 from .saved import SavedRecipe
 
 GENERAL = ("gradient:", "strided:")

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..active.reads import reading
 from ..backend.discovery import in_use
-from ..calls.arguments import Layout, Leaf
+from ..calls.arguments import Layout, Leaf, type_of
 from ..calls.assumptions import is_told
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
@@ -33,9 +33,10 @@ from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
 from ..ir import questions
 from ..ir.graph import Graph, Node
-from ..ir.types import FLOAT8, FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
+from ..ir.types import FLOAT8, FLOAT_SCALAR, is_float
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import needed_shapes
+from ..passes.outputs import drop_marks, given_by_forward, marks
 from ..passes.simplify import simplify, without_stops
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..tracing import xp_all as xp
@@ -148,26 +149,29 @@ class _Recording:
         fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
-        values = [each for each in flat if isinstance(each, Value)]
         values = [
             self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
-            for each in values
+            for each in flat
+            if isinstance(each, Value)
         ]
         if not values:
             raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
-        marked = [each.node for each in recorded.undifferentiable if isinstance(each, Value)]
+        # Which outputs they are their objects tell: equal values are one node.
+        symbols = [each for each in flat if isinstance(each, Value)]
         undifferentiable = tuple(
-            i for i, each in enumerate(values) if is_float(each.node.type) and each.node in marked
+            i
+            for i, each in enumerate(symbols)
+            if is_float(each.node.type) and any(each is own for own in recorded.undifferentiable)
         )
         tensors = tuple(leaf.name for leaf in layout.tensors)
         own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
         cotangents = name_cotangents(len(values))
         forward_nodes = tuple(each.node for each in values)
         gradients, wrt = self.gradients(
-            recorded, outputs, flat, values, cotangents, undifferentiable=undifferentiable
+            recorded, outputs, flat, values, cotangents, undifferentiable, leaves
         )
         key = () if trace.key is None else (trace.key,)
-        forward = Graph(trace.name, (*own, *key), forward_nodes, trace.locations)
+        forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
         heads = self.heads(cotangents)
         backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
         if trace.is_once or not recorded.second_order:
@@ -182,10 +186,11 @@ class _Recording:
             inputs=tensors,
             cotangents=cotangents,
             wrt=wrt,
-            keeps_output=recorded.keeps_output,
+            keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
+        graphs = graphs.without_needless_marks()
         if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
@@ -266,6 +271,7 @@ class _Recording:
         values: list[Value],
         cotangents: tuple[str, ...],
         undifferentiable: tuple[int, ...],
+        leaves: list[Any],
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Return the nodes of the gradients, and the inputs whose they are."""
         given: list[Any] = []
@@ -291,7 +297,9 @@ class _Recording:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
         asked = questions.count()
         try:
-            with written_in(self.trace, self.trace.latest):
+            symbols = [each for each in flat if isinstance(each, Value)]
+            kept = symbols if recorded.keeps_output else ()
+            with written_in(self.trace, self.trace.latest), given_by_forward(kept, leaves):
                 self.trace.in_backward = True
                 returned = self.attempt(lambda: pull(upstream))
         except NeedsConcrete as need:  # a cotangent has the shape of its output
@@ -366,17 +374,6 @@ def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Itera
 def name_cotangents(count: int) -> tuple[str, ...]:
     """Return the names of the cotangents of that many outputs."""
     return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
-
-
-def type_of(layout: Layout, leaf: Leaf) -> Type:
-    """Return the type of a tensor argument: the first float has the shape and the dtype that others
-    relate to.
-    """
-    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
-    if floats and leaf is floats[0]:
-        return INPUT
-    alike = bool(floats) and leaf.dtype == floats[0].dtype
-    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)
 
 
 class CodeRecipe(Recipe):
