@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optree
-from jax.custom_derivatives import CustomVJPPrimal
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
-from multigrad.tracing.trace import Trace
+from multigrad.tracing.axes import known_shape
+from multigrad.tracing.trace import Trace, Value
 
 from .custom_functions import (
     Call,
@@ -61,7 +64,7 @@ class VjpRecipe(CustomRecipe):
                 )
             return arguments.arrange(found)
 
-        return Recorded(outputs, pull)
+        return Recorded(outputs, pull, missing=_zero_of if function.symbolic_zeros else None)
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:
@@ -69,3 +72,10 @@ def _as_primal(value: Any) -> CustomVJPPrimal:
     perturbed.
     """
     return CustomVJPPrimal(value, has_tangent(value))
+
+
+def _zero_of(output: Value) -> SymbolicZero:
+    """Return what a backward that asks for symbolic zeros gets for an output without a cotangent;
+    its shape is known where it is to be.
+    """
+    return SymbolicZero(jax.core.ShapedArray(known_shape(output) or (), jnp.float32))

@@ -46,6 +46,7 @@ class Context:
         self._trace = trace
         self._saved: tuple[Any, ...] = ()
         self._marked: tuple[Any, ...] = ()
+        self._missing: Callable[[Any], Any] | None = None
         self._args = args
 
     @property
@@ -92,7 +93,8 @@ class Context:
         )
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Say whether a missing cotangent is zeros, which it always is here."""
+        """Say whether a missing cotangent is zeros, else it is None."""
+        self._missing = None if value else no_cotangent
 
     def __getattr__(self, name: str) -> Any:
         if name == "saved_variables":  # what `saved_tensors` was called before torch 0.4
@@ -100,6 +102,10 @@ class Context:
         if self._trace is not None and hasattr(torch.autograd.function.BackwardCFunction, name):
             raise self._trace.error(f"uses ctx.{name}, which is not captured")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def no_cotangent(output: Any) -> None:
+    """What a backward that takes no zeros gets in the place of a cotangent."""
 
 
 def may_have_gradient(value: Any) -> bool:
@@ -229,6 +235,7 @@ class ClassRecipe(CodeRecipe):
             second_order=not once,
             keeps_output=True,  # backward gets at no others than those that ctx keeps
             undifferentiable=ctx._marked,
+            missing=ctx._missing,
         )
 
     def _count(self, returned: Any, count: int) -> tuple[Any, ...]:

@@ -20,6 +20,11 @@ from ..tracing.derivatives import pullbacks
 OWN_NAMES = re.compile(r"(kept|grad_out|output)(_\d+)?|shape_of_\w+")
 
 
+def name_cotangents(count: int) -> tuple[str, ...]:
+    """Return the names of the cotangents of that many outputs."""
+    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionGraph:
     """A forward, and a backward that need not be its derivative.

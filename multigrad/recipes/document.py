@@ -16,7 +16,7 @@ from ..ground.trees import optree
 from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node, make_node
 from ..ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
-from ..lowering.function_graph import OWN_NAMES, FunctionGraph
+from ..lowering.function_graph import OWN_NAMES, FunctionGraph, name_cotangents
 from ..passes.fields import (
     MOST_PLACES,
     decode_value,
@@ -33,7 +33,6 @@ from ..passes.serialize import (
     MOST_INPUTS,
     decode_graph,
 )
-from .record import name_cotangents
 from .saved import SavedRecipe
 
 Data = Any

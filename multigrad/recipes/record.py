@@ -7,7 +7,7 @@ one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,6 +17,7 @@ from ..active.reads import reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf, type_of
 from ..calls.assumptions import is_told
+from ..calls.facts import facts_of_inputs
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.notes import find_notes
@@ -34,8 +35,7 @@ from ..ground.trees import optree
 from ..ir import questions
 from ..ir.graph import Graph, Node
 from ..ir.types import FLOAT8, FLOAT_SCALAR, is_float
-from ..lowering.function_graph import FunctionGraph
-from ..passes.facts import needed_shapes
+from ..lowering.function_graph import FunctionGraph, name_cotangents
 from ..passes.outputs import drop_marks, given_by_forward, marks
 from ..passes.simplify import simplify, without_stops
 from ..proof.functions import FunctionUnderProof, prove_function
@@ -45,6 +45,7 @@ from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
 from .again import check_draws, check_memory, check_tensors
+from .missing import compare_missing
 
 Tensor = Any
 # What is being captured, from the outside in: a capture that needs itself would never end.
@@ -281,32 +282,43 @@ class _Recording:
                 self.inputs[name] = cotangent.node
                 given.append(cotangent)
             else:
-                given.append(xp.zeros_like(value))
-        if not self.heads(cotangents):  # no output carries a gradient: nobody calls backward
+                zeros = xp.zeros_like(value)
+                given.append(zeros if recorded.missing is None else recorded.missing(value))
+        heads = self.heads(cotangents)
+        if not heads:  # no output carries a gradient: nobody calls backward
             return (), ()
         if recorded.pull is None:
             return self.derivative(values, given)
-        rest = iter(given)
-        filled = [next(rest) if isinstance(each, Value) else None for each in flat]
-        upstream = optree.tree_unflatten(outputs, filled)
-        pull = recorded.pull
         sources = {name: value for value, name in zip(values, cotangents, strict=True)}
         for name, value in sources.items():
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        asked = questions.count()
-        try:
-            symbols = [each for each in flat if isinstance(each, Value)]
-            kept = symbols if recorded.keeps_output else ()
-            with written_in(self.trace, self.trace.latest), given_by_forward(kept, leaves):
-                self.trace.in_backward = True
-                returned = self.attempt(lambda: pull(upstream))
-        except NeedsConcrete as need:  # a cotangent has the shape of its output
-            questions.forget(asked)
-            raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+        symbols = [each for each in flat if isinstance(each, Value)]
+        kept, own = symbols if recorded.keeps_output else (), recorded.pull
+
+        def pull(given: list[Any]) -> dict[str, Node]:
+            rest, asked = iter(given), questions.count()
+            filled = [next(rest) if isinstance(each, Value) else None for each in flat]
+            upstream = optree.tree_unflatten(outputs, filled)
+            try:
+                with written_in(self.trace, self.trace.latest), given_by_forward(kept, leaves):
+                    self.trace.in_backward = True
+                    return self.matched(self.attempt(lambda: own(upstream)))
+            except NeedsConcrete as need:  # a cotangent has the shape of its output
+                questions.forget(asked)
+                raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+
+        drawn = self.trace.draws
+        found = pull(given)
+        if recorded.missing is not None and len(heads) > 1:
+            compare_missing(self.trace, pull, (recorded.missing, given), found, drawn)
+        return tuple(found.values()), tuple(found)
+
+    def matched(self, returned: Any) -> dict[str, Node]:
+        """Return what a backward returned, by the inputs whose gradients they are."""
         matched = match_gradients(self.trace.name, returned, self.layout)
-        nodes, names = [], []
+        found: dict[str, Node] = {}
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
             if leaf.kind != "tensor":
                 continue
@@ -319,9 +331,8 @@ class _Recording:
                 )
             )
             if value is not None:
-                nodes.append(value.node)
-                names.append(leaf.name)
-        return tuple(nodes), tuple(names)
+                found[leaf.name] = value.node
+        return found
 
     def derivative(
         self, values: list[Value], given: list[Value]
@@ -360,20 +371,6 @@ def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
         yield
     finally:
         trace.dialect, trace.readings = before
-
-
-def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the facts from which these follow, those about a cotangent replaced by what tells its
-    output's shape.
-    """
-    for fact in facts:
-        source = sources.get(fact.partition(":")[2])
-        yield from (fact,) if source is None else needed_shapes(source.node)
-
-
-def name_cotangents(count: int) -> tuple[str, ...]:
-    """Return the names of the cotangents of that many outputs."""
-    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
 
 
 class CodeRecipe(Recipe):
