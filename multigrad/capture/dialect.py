@@ -114,7 +114,8 @@ class Dialect:
             name. With it, what its tensor class lacks is an AttributeError.
         pauses: optional; whether its code now computes what no gradient passes through; raises
             TypeError in a mode that no graph follows.
-        passes: optional; a context in which gradients pass, and without such a mode.
+        passes: optional; a context in which gradients pass, and without such a mode. What it gives,
+            if anything, says which variables code has read in it that wait for a gradient.
     """
 
     aliases: Mapping[Any, Handler]

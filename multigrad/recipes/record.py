@@ -44,7 +44,7 @@ from ..tracing.assertions import ENTRANCES
 from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
-from .again import check_draws, check_memory, check_tensors
+from .again import check_draws, check_memory, check_tensors, refusing_read
 from .missing import compare_missing
 
 Tensor = Any
@@ -69,7 +69,12 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
         raise AppliesItself(TraceError(message))
     reset = _in_progress.set((*_in_progress.get(), own))
     try:
-        with intercepting(), passing(), reading() as found:
+        with (
+            intercepting(),
+            passing() as watched,
+            reading() as found,
+            refusing_read(recipe.name, watched),
+        ):
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
