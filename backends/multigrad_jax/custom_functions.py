@@ -15,14 +15,17 @@ import jax
 import jax.numpy as jnp
 import optree
 
+from multigrad import ops
 from multigrad.calls.arguments import positional_names, signature_of
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents
 from multigrad.errors import GradientError
 from multigrad.ir.types import is_float
+from multigrad.passes.outputs import unmarked
 from multigrad.recipes.itself import outputs_of
 from multigrad.recipes.record import CodeRecipe
+from multigrad.recipes.sampled import are_close
 from multigrad.tracing.trace import Trace, Value
 
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
@@ -158,6 +161,39 @@ def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwa
     given = next(each for own, each in reversed(_recorded.functions) if own is function)
     asked = resolve(function, args, kwargs).values
     return outputs_of(name_of(function), found, asked, given)
+
+
+def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any) -> None:
+    """Compare what a rule computes with what the function computes where nobody differentiates it.
+
+    Raises:
+        TraceError: it is something else, so that no one graph does both.
+    """
+    own = [each for each in flatten(outputs) if isinstance(each, Value)]
+    if not own or all(each.node.op is ops.OUTPUT for each in own):  # the rule calls the function
+        return
+    trace = own[0].trace
+    drawn, trace.draws = trace.draws, 0
+    try:
+        plain = [
+            each
+            for each in flatten(call(function.fun, *arguments.values))
+            if isinstance(each, Value)
+        ]
+    finally:
+        trace.draws = max(drawn, trace.draws)
+    same = len(plain) == len(own)
+    for a, b in zip(own, plain, strict=False):
+        a_node, b_node = unmarked(a.node), unmarked(b.node)
+        alike = a_node is b_node or are_close(trace, a_node, b_node)
+        if alike is None:
+            trace.lacks = trace.lacks or "what it computes where nobody differentiates it"
+        same = same and alike is not False
+    if not same:
+        raise trace.error(
+            "computes something else where it is differentiated than where it is not, which no "
+            f"graph does{trace.words.advise('let its rule call it for its outputs')}"
+        )
 
 
 def flatten(tree: Any) -> list[Any]:

@@ -27,6 +27,7 @@ from .custom_functions import (
     Call,
     CustomRecipe,
     call_in,
+    check_forward,
     closed_over,
     flatten,
     has_tangent,
@@ -56,6 +57,7 @@ class JvpRecipe(CustomRecipe):
         if jvps is None:
             result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
             outputs, changes = split_pair(self.name, "the outputs and their tangents", result)
+            check_forward(call, function, arguments, outputs)
             found = flatten(changes)
         else:
             outputs = call(function.fun, *arguments.primals)

@@ -20,6 +20,7 @@ from .custom_functions import (
     CustomRecipe,
     call_in,
     call_plainly,
+    check_forward,
     has_tangent,
     resolve,
     split_pair,
@@ -35,7 +36,10 @@ class VjpRecipe(CustomRecipe):
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         given = resolve(self.function, args, kwargs)
-        return self._run(call_in(trace, self.function, given), args, kwargs)
+        call = call_in(trace, self.function, given)
+        recorded = self._run(call, args, kwargs)
+        check_forward(call, self.function, given, recorded.outputs)
+        return recorded
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return self._run(call_plainly, args, kwargs)

@@ -146,9 +146,9 @@ class FunctionGraph:
         if keep_input:
             return keep_inputs(self.forward, drop_marks(self.backward), self.roles)
         # An output's derivative is this pair's own: where it is not that of the op in the backward,
-        # what is kept of outputs bears their marks, but in documents of multigrad 0.1.
-        unmarked = self.keeps_output and not marks(self.backward)
-        output = self.first_order or unmarked or self.is_derivative
+        # what is kept of outputs bears their marks.
+        nobody = self.first_order or (self.keeps_output and self.is_once)
+        output = nobody or self.is_derivative
         return cut_residuals(
             self.forward,
             self.backward,

@@ -43,6 +43,16 @@ def drop_marks(graph: Graph) -> Graph:
     return graph
 
 
+def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
+    """Return a backward in which whatever is an output bears its mark."""
+    found = {
+        node: mark_output(node, position)
+        for position, node in reversed([*enumerate(outputs)])
+        if node.op is not ops.INPUT
+    }
+    return substitute(graph, {node: mark for node, mark in found.items() if mark is not node})
+
+
 @contextmanager
 def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[None]:
     """Let the symbols of outputs stand for what forward gave while backward runs, other than those

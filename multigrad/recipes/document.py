@@ -28,6 +28,7 @@ from ..passes.fields import (
     read_name,
     read_text,
 )
+from ..passes.outputs import mark_everywhere, marks
 from ..passes.serialize import (
     LARGEST_INDEX,
     MOST_INPUTS,
@@ -122,11 +123,15 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     }
     facts = _decode_facts(data["facts"], f"{where}.facts", types)
     results = [output.type for output in forward.outputs]
+    given = {**heads, **types}
     backward = _decode_graph(
-        data["backward"], f"{where}.backward", name, arrays, {**heads, **types}, results
+        data["backward"], f"{where}.backward", name, arrays, given, outputs=results
     )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
     forward, backward = _declare(forward, backward, heads, types)
+    keeps_output = read_bool(data["keeps_output"], f"{where}.keeps_output")
+    if keeps_output and not marks(backward):
+        backward = mark_everywhere(backward, forward.outputs)
     graphs = FunctionGraph(
         name,
         forward,
@@ -135,10 +140,10 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         inputs=tuple(leaf.name for leaf in layout.tensors),
         cotangents=cotangents,
         wrt=wrt,
-        keeps_output=read_bool(data["keeps_output"], f"{where}.keeps_output"),
+        keeps_output=keeps_output,
         undifferentiable=without,
         second_order=read_bool(data["twice"], f"{where}.twice"),
-    )
+    ).without_needless_marks()
     return Form.of(Variant(graphs, layout, outputs, fixed, facts), facts, forward, backward)
 
 
@@ -147,7 +152,7 @@ def _decode_graph(
     outputs: Sequence[Type] = (),
 ) -> Graph:  # fmt: skip
     read_fields(data, where, ("inputs", "nodes", "outputs"))
-    return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs)
+    return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs=outputs)
 
 
 def _declare(

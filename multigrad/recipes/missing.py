@@ -10,17 +10,13 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from .. import ops
-from ..calls.assumptions import evaluate
 from ..calls.failures import NotCaptured
-from ..ir.graph import Graph, Node, make_node, walk
-from ..ir.types import BOOL, SCALAR_SHAPE, WHOLE
+from ..ir.graph import Graph, Node, make_node
 from ..ops.properties import CONSTANT, LINEAR, is_zero
-from ..passes.facts import shape_fact
 from ..passes.simplify import simplify
 from ..tracing.trace import Trace, Value
+from .sampled import are_close
 
 MOST_OUTPUTS = 4  # of which every choice is tried; of more, one alone is given or missing
 
@@ -88,25 +84,6 @@ def is_as_zero(
     if all(a is b or (a is None and b is not None and is_zero(b)) for a, b in pairs):
         return True
     return all(are_close(trace, a, b) for a, b in pairs)
-
-
-def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool:
-    """Return whether two gradients, None for zero, have the same values on a sample."""
-    generator = np.random.default_rng(7)
-    arrays: dict[str, Any] = {}
-    for node in walk([each for each in (a, b) if each is not None]):
-        if node.op is ops.INPUT:
-            name = node.attr("name")
-            shape = trace.facts.get(shape_fact(node, "shape") or "", (3,))
-            is_tensor = node.type.kind == "tensor" and node.type.shape != SCALAR_SHAPE
-            drawn = generator.uniform(0.5, 1.5, shape if is_tensor else ())
-            kind = node.type.dtype
-            arrays[name] = drawn > 1 if kind == BOOL else drawn.round() if kind in WHOLE else drawn
-    try:
-        values = [0.0 if each is None else evaluate(each, arrays, "float64") for each in (a, b)]
-    except Exception:  # noqa: BLE001  (of such shapes it cannot be computed)
-        return False
-    return bool(np.allclose(*values, rtol=1e-9, atol=1e-12))
 
 
 def _simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:

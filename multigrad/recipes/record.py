@@ -7,8 +7,7 @@ one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -28,6 +27,7 @@ from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
+from ..capture.readings import written_in
 from ..capture.tracer import V
 from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
@@ -174,7 +174,13 @@ class _Recording:
         cotangents = name_cotangents(len(values))
         forward_nodes = tuple(each.node for each in values)
         gradients, wrt = self.gradients(
-            recorded, outputs, flat, values, cotangents, undifferentiable, leaves
+            recorded,
+            outputs,
+            flat,
+            values,
+            cotangents=cotangents,
+            undifferentiable=undifferentiable,
+            leaves=leaves,
         )
         key = () if trace.key is None else (trace.key,)
         forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
@@ -317,7 +323,7 @@ class _Recording:
         drawn = self.trace.draws
         found = pull(given)
         if recorded.missing is not None and len(heads) > 1:
-            compare_missing(self.trace, pull, (recorded.missing, given), found, drawn)
+            compare_missing(self.trace, pull, (recorded.missing, given), found=found, drawn=drawn)
         return tuple(found.values()), tuple(found)
 
     def matched(self, returned: Any) -> dict[str, Node]:
@@ -365,17 +371,6 @@ class _Recording:
             for target, gradient in zip(targets, found, strict=True)
         ]
         return tuple(nodes), tuple(floats)
-
-
-@contextmanager
-def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
-    """Let methods mean what they mean in a library, or in one of several."""
-    before = trace.dialect, trace.readings
-    trace.dialect, trace.readings = readings[0] if readings else "", readings
-    try:
-        yield
-    finally:
-        trace.dialect, trace.readings = before
 
 
 class CodeRecipe(Recipe):
