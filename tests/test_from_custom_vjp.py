@@ -342,7 +342,11 @@ def test_a_rule_that_computes_another_value_than_its_function_is_as_it_is_on_jax
 
     def losses(f: Any) -> list[Any]:
         kept = jax.checkpoint(lambda x: (f(f(x)) ** 2).sum())
-        return [f(jax.numpy.asarray(x)), *jax.value_and_grad(lambda x: (f(x) ** 2).sum())(x), jax.grad(kept)(x)]
+        return [
+            f(jax.numpy.asarray(x)),
+            *jax.value_and_grad(lambda x: (f(x) ** 2).sum())(x),
+            jax.grad(kept)(x),
+        ]
 
     for found, expected in zip(losses(ours), losses(original), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)

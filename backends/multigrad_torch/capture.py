@@ -40,6 +40,7 @@ from . import (
     capture_views,
     custom_ops,
     importer,
+    module_states,
     ops,
 )
 
@@ -349,7 +350,7 @@ register_dialect(
         passes=capture_gradients.passing,
         keeps=importer.is_custom_gradient,
         finds=find_other,
-        interceptions=importer.INTERCEPTIONS,
+        interceptions=(*importer.INTERCEPTIONS, *module_states.INTERCEPTIONS),
         one_class=True,
         asking=("torch.distributions.",),
         refusals=attributes.REFUSALS,

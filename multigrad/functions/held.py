@@ -95,6 +95,7 @@ class HeldRecipe(CodeRecipe):
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         state, given, kwargs = self._split(kwargs)
+        trace.looks_into = False  # they are among the arguments
         made = len(trace.witness.made)
         symbols = {name: copy_of(symbol) for name, symbol in given.items()}
         filled = Filled(self.owner, state, symbols)

@@ -121,7 +121,7 @@ def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]
     """
     try:
         yield
-    except NeedsConcrete:
+    except (NeedsConcrete, NotCaptured):
         raise
     except Exception as failure:
         _check_read(name, watched, failure)
