@@ -299,7 +299,7 @@ def test_what_is_no_custom_function_is_refused_with_the_way_out() -> None:
 
     for other in (jnp.sin, jax.jit(jnp.sin), lambda x: (x, lambda g: g), 3):
         with pytest.raises(TypeError, match=r"xg\.custom_gradient"):
-            xg.xg.from_custom_vjp(other)
+            xg.from_custom_vjp(other)
 
 
 @pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
@@ -311,7 +311,7 @@ def test_a_function_without_rules_is_refused(kind: str) -> None:
         return x
 
     with pytest.raises(TypeError, match=r"'unfinished' has no rule yet: call f\.def"):
-        xg.xg.from_custom_vjp(unfinished)
+        xg.from_custom_vjp(unfinished)
 
 
 def of_two_forwards(scale: float, optimize_remat: bool = False) -> Any:

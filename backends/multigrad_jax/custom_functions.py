@@ -28,6 +28,8 @@ from multigrad.recipes.record import CodeRecipe
 from multigrad.recipes.sampled import are_close
 from multigrad.tracing.trace import Trace, Value
 
+from .versions import primal_of, static_of
+
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
 # Functions whose rules this thread is recording: there, such a function is what it computes.
 _recorded = threading.local()
@@ -45,7 +47,7 @@ class CustomRecipe(CodeRecipe):
     @property
     def signature(self) -> inspect.Signature | None:
         """The function's own signature."""
-        return signature_of(self.function.fun)
+        return signature_of(primal_of(self.function))
 
     def dialect(self) -> str:
         """Return the library that it is written in."""
@@ -110,7 +112,7 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     Raises:
         TypeError: they do not fit the function's parameters, or one of them has no position.
     """
-    signature = inspect.signature(function.fun)
+    signature = inspect.signature(primal_of(function))
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     odd = [name for name in bound.kwargs if name in kwargs]
@@ -121,7 +123,7 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         )
     names = positional_names(signature)
     count = len(bound.args)
-    static = tuple(sorted(i % count for i in function.nondiff_argnums if -count <= i < count))
+    static = tuple(sorted(i % count for i in static_of(function) if -count <= i < count))
     return Arguments(bound.args, static, len(args), {name: names.index(name) for name in kwargs})
 
 
@@ -177,7 +179,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
     try:
         plain = [
             each
-            for each in flatten(call(function.fun, *arguments.values))
+            for each in flatten(call(primal_of(function), *arguments.values))
             if isinstance(each, Value)
         ]
     finally:

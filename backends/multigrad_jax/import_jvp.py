@@ -34,6 +34,7 @@ from .custom_functions import (
     resolve,
     split_pair,
 )
+from .versions import primal_of
 
 Tensor: TypeAlias = Any
 PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) makes of `defjvps(...)`
@@ -60,7 +61,7 @@ class JvpRecipe(CustomRecipe):
             check_forward(call, function, arguments, outputs)
             found = flatten(changes)
         else:
-            outputs = call(function.fun, *arguments.primals)
+            outputs = call(primal_of(function), *arguments.primals)
             kept = as_outputs(outputs)
             found = _add_up(call, jvps, kept, arguments.primals, nested)
 

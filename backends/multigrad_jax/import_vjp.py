@@ -25,6 +25,7 @@ from .custom_functions import (
     resolve,
     split_pair,
 )
+from .versions import takes_symbolic_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ class VjpRecipe(CustomRecipe):
         function, name = self.function, self.name
         arguments = resolve(function, args, kwargs)
         given = arguments.primals
-        if function.symbolic_zeros:
+        if takes_symbolic_zeros(function):
             given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
         result = call(function.fwd, *arguments.merge(given))
         outputs, residuals = split_pair(name, "the outputs and the residuals", result)
@@ -68,7 +69,7 @@ class VjpRecipe(CustomRecipe):
                 )
             return arguments.arrange(found)
 
-        return Recorded(outputs, pull, missing=_zero_of if function.symbolic_zeros else None)
+        return Recorded(outputs, pull, missing=_zero_of if takes_symbolic_zeros(function) else None)
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:

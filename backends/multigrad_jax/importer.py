@@ -19,6 +19,7 @@ from .custom_functions import call_itself, closed_over, is_recorded, name_of, re
 from .import_custom import note
 from .import_jvp import JvpRecipe
 from .import_vjp import VjpRecipe
+from .versions import VJP_KINDS, primal_of
 
 JITTED = type(jax.jit(len))
 # What the rules close over that jax (0.10) makes of `jax.custom_gradient(fun)`.
@@ -49,7 +50,7 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
     inner = function
     while isinstance(inner, JITTED):
         inner = inner.__wrapped__
-    if isinstance(inner, jax.custom_vjp):
+    if isinstance(inner, VJP_KINDS):
         if inner.fwd is None or inner.bwd is None:
             raise _undefined(inner, "f.defvjp(fwd, bwd)")
         with_pullback = closed_over(inner.fwd, CUSTOM_GRADIENT)
@@ -70,7 +71,7 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
 
 
 def _undefined(function: Any, definition: str) -> RuleTypeError:
-    kind = type(function).__name__
+    kind = "custom_vjp" if isinstance(function, VJP_KINDS) else "custom_jvp"
     return RuleTypeError(
         f"jax.{kind} function {name_of(function)!r} has no rule yet: call {definition} first"
     )
@@ -130,7 +131,7 @@ def is_jaxs_own(function: Any) -> bool:
     """Return whether a custom function is one of jax's, whose gradient is its derivative; not what
     its decorators make.
     """
-    plain = plain_function(function.fun)
+    plain = plain_function(primal_of(function))
     root = (getattr(plain, "__module__", None) or "").partition(".")[0]
     return (
         root == jax.__name__
@@ -152,10 +153,10 @@ def intercept(kind: type) -> Interception:
             return original(self, *args, **kwargs) if noted is None else noted[0]
         own = with_own_gradient(self)
         if isinstance(own, OfItself):
-            return own.around(self.fun)(*args, **kwargs)
-        return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)
+            return own.around(primal_of(self))(*args, **kwargs)
+        return primal_of(self)(*args, **kwargs) if own is None else own(*args, **kwargs)
 
     return Interception(kind, "__call__", call)
 
 
-INTERCEPTIONS = (intercept(jax.custom_vjp), intercept(jax.custom_jvp))
+INTERCEPTIONS = tuple(map(intercept, (*VJP_KINDS, jax.custom_jvp)))
