@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from multigrad.capture import composites, creation, methods, places
 from multigrad.capture.classes import is_instance
+from multigrad.capture.conventions import Convention, register_conventions
 from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
 from multigrad.capture.names import named
@@ -57,6 +58,18 @@ def rdiv(a: Tensor, b: Any) -> Tensor:
 
 def rpow(a: Tensor, b: Any) -> Tensor:
     return xp.pow(b, a)
+
+
+register_conventions(
+    "torch",
+    torch.__version__,
+    {
+        "clamp": (
+            Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
+            Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
+        )
+    },
+)
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:

@@ -21,6 +21,7 @@ from ..backend.installed import find_points
 from ..errors import RuleTypeError, TraceError, suggest
 from ..passes.facts import BUFFERS
 from ..tracing.trace import NeedsConcrete, Trace, Value
+from .conventions import conventions_read
 from .libraries import add_library
 
 Handler = Callable[..., Any]
@@ -279,7 +280,8 @@ def describe_routes(trace: Trace) -> str:
         if route not in ("", *kinds):
             kinds.append(route)
     written = f"written in {' and '.join(names) or 'plain operators'}"
-    return f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    return "; ".join((captured, *conventions_read(trace)))
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
