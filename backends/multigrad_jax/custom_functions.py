@@ -17,6 +17,7 @@ import optree
 
 from multigrad import ops
 from multigrad.calls.arguments import positional_names, signature_of
+from multigrad.calls.failures import kind_name
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents
@@ -210,8 +211,7 @@ def split_pair(name: str, what: str, result: Any) -> tuple[Any, Any]:
     """
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise GradientError(
-            f"function {name!r}: its rule returned a {type(result).__name__}; expected a pair of "
-            f"{what}"
+            f"function {name!r}: its rule returned a {kind_name(result)}; expected a pair of {what}"
         )
     return result[0], result[1]
 

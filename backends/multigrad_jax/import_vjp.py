@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optree
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from multigrad.calls.failures import kind_name
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
 from multigrad.tracing.axes import known_shape
@@ -59,9 +60,7 @@ class VjpRecipe(CustomRecipe):
             count = len(arguments.positions)
             if not isinstance(found, tuple | list) or len(found) != count:
                 shown = (
-                    f"{len(found)}"
-                    if isinstance(found, tuple | list)
-                    else f"a {type(found).__name__}"
+                    f"{len(found)}" if isinstance(found, tuple | list) else f"a {kind_name(found)}"
                 )
                 raise GradientError(
                     f"function {name!r}: its backward returned {shown} for {count} arguments; "

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
 from multigrad.calls.arguments import read_parameters, signature_of
+from multigrad.calls.failures import kind_name
 from multigrad.calls.recipe import Recorded
 from multigrad.calls.variables import asked_variables, deliver
 from multigrad.capture.capture import run_written_in
@@ -241,7 +242,7 @@ def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
         GradientError: it is not a pair of outputs and a function.
     """
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
-        given = "None" if result is None else f"a {type(result).__name__}"
+        given = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(
             f"function {name!r} returned {given}; expected (outputs, grad_fn), as "
             "tf.custom_gradient does"

@@ -207,6 +207,8 @@ class ClassRecipe(CodeRecipe):
             run(own.setup_context, ctx, args, outputs)
         else:
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
+        if trace is not None and own.jvp is not torch.autograd.Function.jvp:
+            trace.lacks = trace.lacks or "its own jvp, in forward mode"
         several = isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]

@@ -10,6 +10,7 @@ Libraries stay as they are.
 from __future__ import annotations
 
 import builtins
+import logging
 import sys
 import types
 from collections.abc import Callable, Hashable
@@ -23,7 +24,7 @@ from .creation import in_trace
 from .dialect import contents, mentioned, nested_codes
 from .interception import call_by_own_gradient
 from .libraries import in_package, is_library_file
-from .outside import ROOTS, refused_builtins, refusing
+from .outside import ROOTS, Log, refused_builtins, refusing
 from .outside_tensors import note_constants
 from .stand_ins import BUILTINS, Call, find_index
 
@@ -125,6 +126,8 @@ class _Substitution:
         refused = self.index.refused.get(id(value))
         if refused is not None:
             return partial(refusing, *refused, self.trace, name)
+        if isinstance(value, logging.Logger | logging.LoggerAdapter):
+            return partial(Log, value, self.trace)
         if isinstance(value, type):
             return self._class_maker(value) if self.index.libraries else None
         if isinstance(value, types.ModuleType):

@@ -130,7 +130,7 @@ class _Recording:
                 variant = self.run()
             witness.check_left()
         except TraceError as error:
-            raise NotCaptured(error) from error
+            raise NotCaptured(error) from error.__cause__
         return variant
 
     def run(self) -> Variant:
@@ -231,7 +231,7 @@ class _Recording:
         except (NeedsConcrete, NotCaptured, GradientError):
             raise
         except TraceError as error:
-            raise NotCaptured(error) from error
+            raise NotCaptured(error) from error.__cause__
         except MultigradError:
             raise
         except Exception as error:
