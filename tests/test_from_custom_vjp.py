@@ -351,3 +351,48 @@ def test_a_function_without_rules_is_refused(kind: str) -> None:
 
     with pytest.raises(TypeError, match=r"'unfinished' has no rule yet: call f\.def"):
         xg.from_custom_vjp(unfinished)
+
+
+def of_two_forwards(scale: float, optimize_remat: bool = False) -> Any:
+    """Return tanh by another formula where it is differentiated, times `scale` where it is not."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return jnp.tanh(x) * scale
+
+    def fwd(x: Any) -> Any:
+        return (jnp.exp(x) - jnp.exp(-x)) / (jnp.exp(x) + jnp.exp(-x)), x
+
+    f.defvjp(fwd, lambda x, g: (g * (1 - jnp.tanh(x) ** 2),), optimize_remat=optimize_remat)
+    return f
+
+
+@pytest.mark.parametrize("optimize_remat", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 1.01])
+def test_a_rule_that_computes_another_value_than_its_function_is_as_it_is_on_jax(
+    scale: float, optimize_remat: bool
+) -> None:
+    import jax
+
+    original = of_two_forwards(scale, optimize_remat)
+    ours, x = xg.from_custom_vjp(original), np.array([0.25, 0.5, -2.0], np.float32)
+
+    def losses(f: Any) -> list[Any]:
+        kept = jax.checkpoint(lambda x: (f(f(x)) ** 2).sum())
+        return [
+            f(jax.numpy.asarray(x)),
+            *jax.value_and_grad(lambda x: (f(x) ** 2).sum())(x),
+            jax.grad(kept)(x),
+        ]
+
+    for found, expected in zip(losses(ours), losses(original), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_on_other_frameworks_it_is_refused_where_the_values_differ() -> None:
+    x = np.array([0.25, 0.5, -2.0], np.float32)
+    np.testing.assert_allclose(xg.from_custom_vjp(of_two_forwards(1.0))(x), np.tanh(x), rtol=1e-6)
+    with pytest.raises(xg.TraceError, match="something else where it is differentiated"):
+        xg.from_custom_vjp(of_two_forwards(1.01))(x)

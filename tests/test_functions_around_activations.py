@@ -278,3 +278,44 @@ def test_a_random_rule_under_a_key_is_refused_in_a_function_also_once_captured()
     with xg.use("scale", key=7), pytest.raises(xg.TraceError, match="under a key"):
         f(X)
     f(X)
+
+
+@pytest.mark.needs("jax")
+def test_a_gradient_taken_of_an_activation_in_jax_follows_the_rule_in_force() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    act, x = xg.activation("Heaviside"), jnp.array([0.25, -0.5])
+
+    def slope(x: Any) -> Any:
+        return jax.grad(lambda x: act(x).sum())(x)
+
+    @xg.register("slope of an activation")
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * slope(tin)
+
+    ways: dict[str, Any] = {
+        "forward": xg.function(lambda x: slope(x)),
+        "backward": lambda x: jax.grad(lambda x: reading(x).sum())(x),
+        "rule": lambda x: jax.grad(lambda x: ruled(x).sum())(x),
+    }
+    reading = xg.function(lambda x: x * 2, lambda g, x: g * slope(x))
+    ruled = xg.activation("ReLU", rule)
+    for name in ("triangular", "rectangular", "triangular"):
+        with xg.use(name):
+            expected = slope(x)
+            for way, f in ways.items():
+                np.testing.assert_array_equal(f(x), expected, err_msg=way)
+
+
+@pytest.mark.needs("jax")
+def test_it_follows_the_meaning_of_its_own_rules_name() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    xg.register("of a name")(lambda ctx, grad_out, tin: 2 * grad_out)
+    act, x = xg.activation("ReLU", "of a name"), jnp.array([0.25, -0.5])
+    f = xg.function(lambda x: jax.grad(lambda x: act(x).sum())(x))
+    np.testing.assert_array_equal(f(x), [2, 2])
+    xg.register("of a name", override=True)(lambda ctx, grad_out, tin: 7 * grad_out)
+    np.testing.assert_array_equal(f(x), [7, 7])

@@ -22,7 +22,7 @@ from multigrad.functions.function import Function
 
 from .attach import make_strong
 from .manual_axes import Varying, vary_alike, vary_as, varying
-from .versions import take_current_trace
+from .versions import custom_vjp_of_values, take_current_trace
 from .vjp import forbid_derivative
 
 Tensor: TypeAlias = Any
@@ -83,7 +83,7 @@ def _attach_at_once(
         marked[:] = [undifferentiable]
         return tuple(map(jnp.asarray, outputs)), pull
 
-    @jax.custom_vjp
+    @custom_vjp_of_values
     def native(*given: Tensor) -> tuple[Tensor, ...]:
         return compute(*given)[0]
 
@@ -183,7 +183,7 @@ def _attach_traced(
     traced = _Traced(run, tensors)
     count = len(traced.closed_over)
 
-    @jax.custom_vjp
+    @custom_vjp_of_values
     def native(closed_over: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return traced.compute(closed_over, given)[0]
 

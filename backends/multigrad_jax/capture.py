@@ -44,6 +44,7 @@ from . import (
 )
 from .import_jaxpr import import_function
 from .library_types import TYPES
+from .versions import PRIMALS
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -331,11 +332,10 @@ register_dialect(
         shown="jax.numpy",
         wrappers={
             type(jax.jit(at_once)): "__wrapped__",
-            jax.custom_jvp: "fun",
-            jax.custom_vjp: "fun",
+            **PRIMALS,
         },
         refusals=attributes.REFUSALS,
-        own_gradients=dict.fromkeys((jax.custom_jvp, jax.custom_vjp), importer.with_own_gradient),
+        own_gradients=dict.fromkeys(PRIMALS, importer.with_own_gradient),
         interceptions=importer.INTERCEPTIONS,
         trees=frozenset(TREES),
         types=TYPES,

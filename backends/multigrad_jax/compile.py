@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import jax
 
 from multigrad.active.moving import Moving, NumberRead
-from multigrad.active.reads import Lookup
+from multigrad.active.reads import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
 from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.context import CURRENT, ActiveRules
@@ -162,6 +162,8 @@ def on_replace() -> None:
 def on_depend(holder: Any) -> None:
     """Note that a kept trace looked a name up, or holds what stood for a number that moves."""
     if isinstance(holder, Lookup):
+        if is_collecting():  # a capture that reads a jaxpr
+            note({NAME + holder.name: holder.number})
         if holder not in READ and is_kept():
             READ.add(holder)
     elif isinstance(holder, NumberRead) and is_kept():
@@ -194,6 +196,8 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
     Raises:
         StaleTraceError: `use` was entered before jax was imported, or in another task or thread.
     """
+    if scope == "activations" and isinstance(x, jax.core.Tracer) and is_collecting():
+        look_up(RULE_IN_FORCE)  # a capture that reads a jaxpr
     token, shared = CURRENT.get().token, SHOWN.shared
     is_shared = shared is not None and shared.value == FRAME.value
     if (SHOWN.token == token and not is_shared) or not is_kept():

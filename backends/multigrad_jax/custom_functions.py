@@ -15,14 +15,21 @@ import jax
 import jax.numpy as jnp
 import optree
 
+from multigrad import ops
 from multigrad.calls.arguments import positional_names, signature_of
+from multigrad.calls.failures import kind_name
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
-from multigrad.capture.dialect import contents, mentioned
+from multigrad.capture.dialect import contents
 from multigrad.errors import GradientError
 from multigrad.ir.types import is_float
+from multigrad.passes.outputs import unmarked
+from multigrad.recipes.itself import outputs_of
 from multigrad.recipes.record import CodeRecipe
+from multigrad.recipes.sampled import are_close
 from multigrad.tracing.trace import Trace, Value
+
+from .versions import primal_of, static_of
 
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
 # Functions whose rules this thread is recording: there, such a function is what it computes.
@@ -41,7 +48,7 @@ class CustomRecipe(CodeRecipe):
     @property
     def signature(self) -> inspect.Signature | None:
         """The function's own signature."""
-        return signature_of(self.function.fun)
+        return signature_of(primal_of(self.function))
 
     def dialect(self) -> str:
         """Return the library that it is written in."""
@@ -106,7 +113,7 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     Raises:
         TypeError: they do not fit the function's parameters, or one of them has no position.
     """
-    signature = inspect.signature(function.fun)
+    signature = inspect.signature(primal_of(function))
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     odd = [name for name in bound.kwargs if name in kwargs]
@@ -117,7 +124,7 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         )
     names = positional_names(signature)
     count = len(bound.args)
-    static = tuple(sorted(i % count for i in function.nondiff_argnums if -count <= i < count))
+    static = tuple(sorted(i % count for i in static_of(function) if -count <= i < count))
     return Arguments(bound.args, static, len(args), {name: names.index(name) for name in kwargs})
 
 
@@ -125,21 +132,21 @@ def call_plainly(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def call_in(trace: Trace, own: Any) -> Call:
-    """Return what runs the rules of a function in a capture."""
+def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
+    """Return what runs the rules of a function in a capture for these arguments."""
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
-        with recording(own):
+        with recording(own, given.values):
             return run_written_in("jax", function, trace, *args)
 
     return call
 
 
 @contextmanager
-def recording(function: Any) -> Iterator[None]:
-    """Say that the rules of a function are being recorded."""
+def recording(function: Any, given: tuple[Any, ...] | None = None) -> Iterator[None]:
+    """Say that the rules of a function are being recorded, for which arguments by position."""
     before = getattr(_recorded, "functions", ())
-    _recorded.functions = (*before, function)
+    _recorded.functions = (*before, (function, given))
     try:
         yield
     finally:
@@ -148,17 +155,48 @@ def recording(function: Any) -> Iterator[None]:
 
 def is_recorded(function: Any) -> bool:
     """Return whether the rules of a function are being recorded."""
-    return any(function is each for each in getattr(_recorded, "functions", ()))
+    return any(function is each for each, _ in getattr(_recorded, "functions", ()))
 
 
-def uses(rule: Any, function: Any) -> bool:
-    """Return whether a rule refers to the function that it is a rule of."""
-    plain = plain_function(rule)
-    if plain is None:
-        return False
-    referred = [value for _, value in mentioned(plain)]
-    referred += [contents(cell) for cell in plain.__closure__ or ()]
-    return any(value is function for value in referred)
+def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Return what a function's own rule gets of it."""
+    found = compute(*args, **kwargs)
+    given = next(each for own, each in reversed(_recorded.functions) if own is function)
+    asked = resolve(function, args, kwargs).values
+    return outputs_of(name_of(function), found, asked, given)
+
+
+def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any) -> None:
+    """Compare what a rule computes with what the function computes where nobody differentiates it.
+
+    Raises:
+        TraceError: it is something else, so that no one graph does both.
+    """
+    own = [each for each in flatten(outputs) if isinstance(each, Value)]
+    if not own or all(each.node.op is ops.OUTPUT for each in own):  # the rule calls the function
+        return
+    trace = own[0].trace
+    drawn, trace.draws = trace.draws, 0
+    try:
+        plain = [
+            each
+            for each in flatten(call(primal_of(function), *arguments.values))
+            if isinstance(each, Value)
+        ]
+    finally:
+        trace.draws = max(drawn, trace.draws)
+    same = len(plain) == len(own)
+    for a, b in zip(own, plain, strict=False):
+        a_node, b_node = unmarked(a.node), unmarked(b.node)
+        alike = a_node is b_node or are_close(trace, a_node, b_node)
+        if alike is None:
+            trace.lacks = trace.lacks or "what it computes where nobody differentiates it"
+        same = same and alike is not False
+    if not same:
+        raise trace.error(
+            "computes something else where it is differentiated than where it is not, which no "
+            f"graph does{trace.words.advise('let its rule call it for its outputs')}"
+        )
 
 
 def flatten(tree: Any) -> list[Any]:
@@ -173,8 +211,7 @@ def split_pair(name: str, what: str, result: Any) -> tuple[Any, Any]:
     """
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise GradientError(
-            f"function {name!r}: its rule returned a {type(result).__name__}; expected a pair of "
-            f"{what}"
+            f"function {name!r}: its rule returned a {kind_name(result)}; expected a pair of {what}"
         )
     return result[0], result[1]
 

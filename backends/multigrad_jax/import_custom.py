@@ -18,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from .custom_functions import recording
+from .versions import primal_of
 
 Tensor: TypeAlias = Any
 CALLED = Primitive("multigrad_custom_call")
@@ -63,7 +64,7 @@ class Called:
     def compute(self, *arrays: Tensor) -> list[Tensor]:
         """Compute what the function does, without its gradient."""
         args, kwargs = self.arguments(arrays)
-        return jax.tree.leaves(self.function.fun(*args, **kwargs))
+        return jax.tree.leaves(primal_of(self.function)(*args, **kwargs))
 
 
 @contextmanager
@@ -113,7 +114,7 @@ def note(
 
     def compute(*arrays: Tensor) -> Any:
         given, named = bare.arguments(arrays)
-        return function.fun(*given, **named)
+        return primal_of(function)(*given, **named)
 
     if is_derived:
         with APART("looking"):

@@ -40,6 +40,7 @@ from .import_places import PLACES
 from .import_primitives import SHAPES, Operand, Scope, Step, Trial, Unknown
 from .importer import own_gradient
 from .isolate import with_axes
+from .versions import traced_of
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
@@ -226,7 +227,7 @@ def _run(
 def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record one equation."""
     name = equation.primitive.name
-    inner = equation.params.get(INLINED[name]) if name in INLINED else None
+    inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
     if inner is not None:
         constants = inner.consts if isinstance(inner, core.ClosedJaxpr) else ()
         plain = inner.jaxpr if isinstance(inner, core.ClosedJaxpr) else inner
@@ -240,7 +241,7 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
             values = _whole(scope, equation, operands)
             shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
             return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
-        lost = name.startswith("custom_") and not is_jaxs_own(plain)
+        lost = name.startswith(("custom_", "call_hi_")) and not is_jaxs_own(plain)
         if lost or (own is not None and named in ONLY_OWN):
             scope.trace.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)

@@ -19,6 +19,7 @@ from multigrad.ground.trees import optree
 from multigrad.ir.graph import Graph, Node, make_node, walk
 from multigrad.ir.types import SCALAR_SHAPE, Type, is_float
 from multigrad.passes.simplify import substitute
+from multigrad.recipes.itself import as_outputs
 from multigrad.tracing.derivatives import accumulate_all
 from multigrad.tracing.trace import Trace, Value
 
@@ -26,13 +27,14 @@ from .custom_functions import (
     Call,
     CustomRecipe,
     call_in,
+    check_forward,
     closed_over,
     flatten,
     has_tangent,
     resolve,
     split_pair,
-    uses,
 )
+from .versions import primal_of
 
 Tensor: TypeAlias = Any
 PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) makes of `defjvps(...)`
@@ -50,17 +52,18 @@ class JvpRecipe(CustomRecipe):
         arguments = resolve(function, args, kwargs)
         leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
         tangents = [_make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
-        call = call_in(trace, function)
+        call = call_in(trace, function, arguments)
         nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
         jvps = closed_over(function.jvp, PER_ARGUMENT)
         if jvps is None:
             result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
             outputs, changes = split_pair(self.name, "the outputs and their tangents", result)
+            check_forward(call, function, arguments, outputs)
             found = flatten(changes)
         else:
-            outputs = call(function.fun, *arguments.primals)
-            found = _add_up(call, jvps, outputs, arguments.primals, nested)
-        keeps = jvps is not None or uses(function.jvp, function)
+            outputs = call(primal_of(function), *arguments.primals)
+            kept = as_outputs(outputs)
+            found = _add_up(call, jvps, kept, arguments.primals, nested)
 
         def pull(upstream: Any) -> tuple[Any, ...]:
             seeds = [
@@ -71,7 +74,7 @@ class JvpRecipe(CustomRecipe):
             gradients = self._transpose(trace, seeds, leaves, tangents)
             return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
-        return Recorded(outputs, pull, keeps_output=keeps)
+        return Recorded(outputs, pull)
 
     def _transpose(
         self,

@@ -5,23 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optree
-from jax.custom_derivatives import CustomVJPPrimal
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from multigrad.calls.failures import kind_name
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
-from multigrad.tracing.trace import Trace
+from multigrad.tracing.axes import known_shape
+from multigrad.tracing.trace import Trace, Value
 
 from .custom_functions import (
     Call,
     CustomRecipe,
     call_in,
     call_plainly,
+    check_forward,
     has_tangent,
     resolve,
     split_pair,
-    uses,
 )
+from .versions import takes_symbolic_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +37,11 @@ class VjpRecipe(CustomRecipe):
         return (self.function.fwd, self.function.bwd)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self._run(call_in(trace, self.function), args, kwargs)
+        given = resolve(self.function, args, kwargs)
+        call = call_in(trace, self.function, given)
+        recorded = self._run(call, args, kwargs)
+        check_forward(call, self.function, given, recorded.outputs)
+        return recorded
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return self._run(call_plainly, args, kwargs)
@@ -41,7 +50,7 @@ class VjpRecipe(CustomRecipe):
         function, name = self.function, self.name
         arguments = resolve(function, args, kwargs)
         given = arguments.primals
-        if function.symbolic_zeros:
+        if takes_symbolic_zeros(function):
             given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
         result = call(function.fwd, *arguments.merge(given))
         outputs, residuals = split_pair(name, "the outputs and the residuals", result)
@@ -51,9 +60,7 @@ class VjpRecipe(CustomRecipe):
             count = len(arguments.positions)
             if not isinstance(found, tuple | list) or len(found) != count:
                 shown = (
-                    f"{len(found)}"
-                    if isinstance(found, tuple | list)
-                    else f"a {type(found).__name__}"
+                    f"{len(found)}" if isinstance(found, tuple | list) else f"a {kind_name(found)}"
                 )
                 raise GradientError(
                     f"function {name!r}: its backward returned {shown} for {count} arguments; "
@@ -61,7 +68,7 @@ class VjpRecipe(CustomRecipe):
                 )
             return arguments.arrange(found)
 
-        return Recorded(outputs, pull, keeps_output=uses(function.fwd, function))
+        return Recorded(outputs, pull, missing=_zero_of if takes_symbolic_zeros(function) else None)
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:
@@ -69,3 +76,10 @@ def _as_primal(value: Any) -> CustomVJPPrimal:
     perturbed.
     """
     return CustomVJPPrimal(value, has_tangent(value))
+
+
+def _zero_of(output: Value) -> SymbolicZero:
+    """Return what a backward that asks for symbolic zeros gets for an output without a cotangent;
+    its shape is known where it is to be.
+    """
+    return SymbolicZero(jax.core.ShapedArray(known_shape(output) or (), jnp.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
 
-from .custom_functions import closed_over, is_recorded, name_of, recording
+from .custom_functions import call_itself, closed_over, is_recorded, name_of, recording
 from .import_custom import note
 from .import_jvp import JvpRecipe
 from .import_vjp import VjpRecipe
+from .versions import VJP_KINDS, primal_of
 
 JITTED = type(jax.jit(len))
 # What the rules close over that jax (0.10) makes of `jax.custom_gradient(fun)`.
@@ -48,7 +50,7 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
     inner = function
     while isinstance(inner, JITTED):
         inner = inner.__wrapped__
-    if isinstance(inner, jax.custom_vjp):
+    if isinstance(inner, VJP_KINDS):
         if inner.fwd is None or inner.bwd is None:
             raise _undefined(inner, "f.defvjp(fwd, bwd)")
         with_pullback = closed_over(inner.fwd, CUSTOM_GRADIENT)
@@ -69,7 +71,7 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
 
 
 def _undefined(function: Any, definition: str) -> RuleTypeError:
-    kind = type(function).__name__
+    kind = "custom_vjp" if isinstance(function, VJP_KINDS) else "custom_jvp"
     return RuleTypeError(
         f"jax.{kind} function {name_of(function)!r} has no rule yet: call {definition} first"
     )
@@ -91,13 +93,24 @@ class WithOwnGradient:
             return self.captured(*args, **kwargs)
 
 
-def with_own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return what stands in for a custom function; None where its gradient is that of what it
-    computes.
+@dataclass(frozen=True, slots=True)
+class OfItself:
+    """Stands in for a custom function inside of its own rules."""
 
-    So it is inside of its own rules, and for jax's own functions.
+    function: Any
+
+    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs there, which computes what the function does."""
+        return functools.partial(call_itself, self.function, compute)
+
+
+def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
+    """Return what stands in for a custom function; None where its gradient is that of what it
+    computes, as for jax's own functions.
     """
-    return None if is_recorded(function) or is_jaxs_own(function) else own_gradient(function)
+    if is_recorded(function):
+        return OfItself(function)
+    return None if is_jaxs_own(function) else own_gradient(function)
 
 
 def own_gradient(function: Any) -> WithOwnGradient | None:
@@ -118,7 +131,7 @@ def is_jaxs_own(function: Any) -> bool:
     """Return whether a custom function is one of jax's, whose gradient is its derivative; not what
     its decorators make.
     """
-    plain = plain_function(function.fun)
+    plain = plain_function(primal_of(function))
     root = (getattr(plain, "__module__", None) or "").partition(".")[0]
     return (
         root == jax.__name__
@@ -139,9 +152,11 @@ def intercept(kind: type) -> Interception:
                 noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
             return original(self, *args, **kwargs) if noted is None else noted[0]
         own = with_own_gradient(self)
-        return self.fun(*args, **kwargs) if own is None else own(*args, **kwargs)
+        if isinstance(own, OfItself):
+            return own.around(primal_of(self))(*args, **kwargs)
+        return primal_of(self)(*args, **kwargs) if own is None else own(*args, **kwargs)
 
     return Interception(kind, "__call__", call)
 
 
-INTERCEPTIONS = (intercept(jax.custom_vjp), intercept(jax.custom_jvp))
+INTERCEPTIONS = tuple(map(intercept, (*VJP_KINDS, jax.custom_jvp)))

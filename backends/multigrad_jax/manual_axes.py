@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 
+from .versions import primal_of
+
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
@@ -81,8 +83,10 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """
     if isinstance(native, jax.custom_jvp):
         return _alike(native, len(emitted.inputs))
-    own, count = dict(native.fun.__globals__), len(emitted.inputs)
-    plain, forward, backward = (_within(own, f) for f in (native.fun, native.fwd, native.bwd))
+    own, count = dict(primal_of(native).__globals__), len(emitted.inputs)
+    plain, forward, backward = (
+        _within(own, f) for f in (primal_of(native), native.fwd, native.bwd)
+    )
 
     def run(*given: Any) -> Any:
         reset = _in_forward.set(True)
@@ -91,7 +95,7 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
         finally:
             _in_forward.reset(reset)
 
-    run.__name__ = native.fun.__name__
+    run.__name__ = native.__name__
     function = jax.custom_vjp(run)
     own[emitted.identifier] = function
 

@@ -20,6 +20,7 @@ from jax.extend import core
 from multigrad.errors import RuleTypeError, RuleValueError
 
 from .override_inlined import Inlined, inlined, named
+from .versions import PRIMALS
 
 NAMED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 OWN_DERIVATIVE = ("custom_jvp_call", "custom_vjp_call", "custom_lin")
@@ -92,7 +93,7 @@ def source_of(function: Any) -> tuple[str, int] | None:
 
 def is_operation(selector: Any) -> bool:
     """Return whether a selector is a function or a primitive of jax, or made by it."""
-    if isinstance(selector, core.Primitive | jax.custom_jvp | jax.custom_vjp | jnp.ufunc):
+    if isinstance(selector, (core.Primitive, *PRIMALS, jnp.ufunc)):
         return True
     module = getattr(selector, "__module__", None) or ""
     if module.partition(".")[0] in ("jax", "jaxlib", "flax", "haiku", "equinox", "optax"):

@@ -5,8 +5,11 @@ docs/versions.md says which these are.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax._src.core
 import jax._src.distributed
 import jax.extend
@@ -19,6 +22,57 @@ take_current_trace: Any = (
     if hasattr(jax.extend.core, "take_current_trace")
     else jax._src.core.take_current_trace  # before jax 0.9.2
 )
+
+
+# What jax.custom_vjp makes: from jax 0.10.2 on another object where JAX_CUSTOM_VJP3 is set.
+try:
+    CUSTOM_VJP3: Any = importlib.import_module("jax._src.hijax").custom_vjp3
+except (ImportError, AttributeError):
+    CUSTOM_VJP3 = None
+VJP_KINDS: tuple[type, ...] = tuple(kind for kind in (jax.custom_vjp, CUSTOM_VJP3) if kind)
+# The attributes that hold the decorated function.
+PRIMALS = {kind: "f" if kind is CUSTOM_VJP3 else "fun" for kind in (*VJP_KINDS, jax.custom_jvp)}
+
+
+def custom_vjp_of_values(function: Callable[..., Any]) -> Any:
+    """Return a `jax.custom_vjp` function that runs on values where they are at hand, and may close
+    over others: what JAX_CUSTOM_VJP3 makes traces it once more.
+    """
+    made = object.__new__(jax.custom_vjp)
+    made.__init__(function)
+    return made
+
+
+def primal_of(function: Any) -> Callable[..., Any]:
+    """Return what a custom function computes where nobody differentiates it."""
+    return getattr(function, PRIMALS[type(function)])
+
+
+def static_of(function: Any) -> tuple[int, ...]:
+    """Return the positions of a custom function's arguments that have no derivative."""
+    is_new = type(function) is CUSTOM_VJP3
+    return tuple(function.static_argnums if is_new else function.nondiff_argnums)
+
+
+def traced_of(equation: Any) -> Any:
+    """Return the jaxpr of what a custom function computes whose call is an equation of the new
+    kind, perhaps mapped; None: it is another equation.
+    """
+    called = equation.params.get("_prim")
+    if called is None:
+        return None
+
+    def compute(*flat: Any) -> list[Any]:
+        return jax.tree.leaves(called.expand(*jax.tree.unflatten(called.in_tree, flat)))
+
+    given = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    return jax.make_jaxpr(compute)(*given)
+
+
+def takes_symbolic_zeros(function: Any) -> bool:
+    """Return whether the rules of a `jax.custom_vjp` function ask for symbolic zeros."""
+    is_new = type(function) is CUSTOM_VJP3
+    return bool(function.symz if is_new else function.symbolic_zeros)
 
 
 def set_everywhere(context: Any, value: str) -> None:
@@ -49,6 +103,8 @@ floor_divide: Any = jnp.floor_divide if MENDED else floor_divide_by_zero
 xlogy: Any = special.xlogy if MENDED else xlogy_of_nan
 
 __all__ = [
-    "axes_of_shard_map", "distributed", "floor_divide", "set_everywhere", "take_current_trace",
-    "xlogy",
+    "CUSTOM_VJP3", "PRIMALS", "VJP_KINDS", "axes_of_shard_map", "custom_vjp_of_values",
+    "distributed", "floor_divide",
+    "primal_of", "set_everywhere", "static_of", "take_current_trace", "takes_symbolic_zeros",
+    "traced_of", "xlogy",
 ]  # fmt: skip

@@ -178,6 +178,7 @@ DIALECT = Dialect(
     own_gradients={PAIRED: importer.with_own_gradient},
     interceptions=importer.INTERCEPTIONS,
     trees=frozenset(STRUCTURES),
+    passes=capture_tape.watching,
 )
 register_dialect("tensorflow", DIALECT)
 dispatch.register(ALIASES)

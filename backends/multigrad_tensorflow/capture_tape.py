@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
 import tensorflow as tf
+from tensorflow.python.eager.record import VariableWatcher
 
 from multigrad.capture.gradients import rename, take_gradients, tell_apart
 from multigrad.ground.trees import optree
@@ -19,6 +20,15 @@ from multigrad.tracing.trace import Value
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE
 ELSEWHERE = ". Pass it as an argument of the function"
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[], str]]:
+    """Give what says which trainable variables code has read."""
+    with VariableWatcher() as watcher:
+        yield lambda: ", ".join(
+            f"the tf.Variable {each.name!r}" for each in watcher.watched_variables()
+        )
 
 
 class Tape:

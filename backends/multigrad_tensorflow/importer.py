@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
 from multigrad.calls.arguments import read_parameters, signature_of
+from multigrad.calls.failures import kind_name
 from multigrad.calls.recipe import Recorded
 from multigrad.calls.variables import asked_variables, deliver
 from multigrad.capture.capture import run_written_in
@@ -27,8 +28,9 @@ from multigrad.capture.interception import Interception, comes_to_us
 from multigrad.capture.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.function import Function
+from multigrad.recipes.itself import outputs_of
 from multigrad.recipes.record import CodeRecipe
-from multigrad.tracing.trace import Trace, Value
+from multigrad.tracing.trace import Trace
 
 from .regions import FIRST
 
@@ -46,13 +48,10 @@ PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
 
 @dataclass(slots=True)
 class Recording:
-    """One run on symbolic values: of which function, and whether that refers to its decorated
-    self.
-    """
+    """One run on symbolic values: of which function, on which arguments."""
 
     function: Callable[..., Any]
-    refers_to_itself: bool = False
-    in_backward: bool = False
+    given: Any
 
 
 RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVar(
@@ -88,7 +87,7 @@ class TensorflowRecipe(CodeRecipe):
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         # Its functions are prepared here, and what they refer to: perhaps the decorated function
         # itself.
-        recording = Recording(self.function)
+        recording = Recording(self.function, (args, kwargs))
         reset = RECORDING.set((*RECORDING.get(), recording))
         try:
             result = run_written_in("tensorflow", self.function, trace, *args, **kwargs)
@@ -96,17 +95,14 @@ class TensorflowRecipe(CodeRecipe):
             RECORDING.reset(reset)
         outputs, grad = split_result(self.name, result)
 
-        # Its backward may apply it again.
-        backward = Recording(self.function, in_backward=True)
-
-        def pull(upstream: Any) -> Any:
-            reset = RECORDING.set((*RECORDING.get(), backward))
+        def pull(upstream: Any) -> Any:  # which may apply it again
+            reset = RECORDING.set((*RECORDING.get(), recording))
             try:
                 return grad(*spread(outputs, upstream))
             finally:
                 RECORDING.reset(reset)
 
-        return Recorded(outputs, pull, keeps_output=recording.refers_to_itself)
+        return Recorded(outputs, pull)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         with VariableWatcher() as watcher:
@@ -160,12 +156,29 @@ def import_function(f: Any) -> TensorflowRecipe:
     return TensorflowRecipe(function, name_of(f), original=f)
 
 
-def with_own_gradient(f: Any) -> Function | None:
-    """Return what stands in for a decorated function where another is captured; None inside it."""
-    for recording in RECORDING.get():
+@dataclass(frozen=True, slots=True)
+class OfItself:
+    """Stands in for a decorated function inside of itself."""
+
+    function: Any
+    recording: Recording
+
+    def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs there, which computes what the function does."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = compute(*args, **kwargs)
+            name = name_of(self.function)
+            return outputs_of(name, found, (args, kwargs), self.recording.given)
+
+        return call
+
+
+def with_own_gradient(f: Any) -> Function | OfItself | None:
+    """Return what stands in for a decorated function where another is captured."""
+    for recording in reversed(RECORDING.get()):
         if is_same(f._f, recording.function):
-            recording.refers_to_itself = True
-            return None
+            return OfItself(f, recording)
     try:
         return find_imported(f)
     except TypeError:  # of tf.recompute_grad, whose gradient is the true one
@@ -201,15 +214,9 @@ def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     own = with_own_gradient(self)
-    if own is not None:
-        return own(*args, **kwargs)
-    if RECORDING.get()[-1].in_backward:  # see `Function.inline`
-        given: Any = (args, kwargs)
-        for leaf in optree.tree_leaves(given):
-            if isinstance(leaf, Value):
-                leaf.trace.lost_gradient = name_of(self)
-                leaf.trace.lacks = f"the derivatives of {name_of(self)!r} of any order"
-    return self._f(*args, **kwargs)[0]
+    if isinstance(own, OfItself):
+        own = own.around(lambda *args, **kwargs: self._f(*args, **kwargs)[0])
+    return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)
 
 
 CALL: Any = vars(DECORATED)["__call__"]
@@ -235,7 +242,7 @@ def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
         GradientError: it is not a pair of outputs and a function.
     """
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
-        given = "None" if result is None else f"a {type(result).__name__}"
+        given = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(
             f"function {name!r} returned {given}; expected (outputs, grad_fn), as "
             "tf.custom_gradient does"

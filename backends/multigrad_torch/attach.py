@@ -34,6 +34,8 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     native = namespace[emitted.identifier]
     native.__doc__ = f"{emitted.name}, as emitted by multigrad."
     native.eager = namespace.get(f"{emitted.identifier}_eager", native)
+    # What people see of it is the name of its node among the gradients.
+    native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{emitted.identifier}_prepare")
     native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
     # Of what runs on DTensors.

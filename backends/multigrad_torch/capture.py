@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from multigrad.capture import composites, creation, elementwise, methods, places
 from multigrad.capture.classes import is_instance
+from multigrad.capture.conventions import Convention, register_conventions
 from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
 from multigrad.capture.names import named
@@ -40,6 +41,7 @@ from . import (
     capture_views,
     custom_ops,
     importer,
+    module_states,
     ops,
 )
 from .library_types import TYPES
@@ -57,6 +59,18 @@ def rdiv(a: Tensor, b: Any) -> Tensor:
 
 def rpow(a: Tensor, b: Any) -> Tensor:
     return xp.pow(b, a)
+
+
+register_conventions(
+    "torch",
+    torch.__version__,
+    {
+        "clamp": (
+            Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
+            Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
+        )
+    },
+)
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -352,7 +366,7 @@ register_dialect(
         passes=capture_gradients.passing,
         keeps=importer.is_custom_gradient,
         finds=find_other,
-        interceptions=importer.INTERCEPTIONS,
+        interceptions=(*importer.INTERCEPTIONS, *module_states.INTERCEPTIONS),
         one_class=True,
         asking=("torch.distributions.",),
         refusals=attributes.REFUSALS,

@@ -46,6 +46,7 @@ class Context:
         self._trace = trace
         self._saved: tuple[Any, ...] = ()
         self._marked: tuple[Any, ...] = ()
+        self._missing: Callable[[Any], Any] | None = None
         self._args = args
 
     @property
@@ -92,7 +93,8 @@ class Context:
         )
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Say whether a missing cotangent is zeros, which it always is here."""
+        """Say whether a missing cotangent is zeros, else it is None."""
+        self._missing = None if value else no_cotangent
 
     def __getattr__(self, name: str) -> Any:
         if name == "saved_variables":  # what `saved_tensors` was called before torch 0.4
@@ -101,10 +103,9 @@ class Context:
             raise self._trace.error(f"uses ctx.{name}, which is not captured")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def kept(self) -> tuple[Any, ...]:
-        """Return all that was kept, as attributes too."""
-        own = ("_args", "_trace", "_saved", "_marked")
-        return (*self._saved, *(value for name, value in vars(self).items() if name not in own))
+
+def no_cotangent(output: Any) -> None:
+    """What a backward that takes no zeros gets in the place of a cotangent."""
 
 
 def may_have_gradient(value: Any) -> bool:
@@ -206,6 +207,8 @@ class ClassRecipe(CodeRecipe):
             run(own.setup_context, ctx, args, outputs)
         else:
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
+        if trace is not None and own.jvp is not torch.autograd.Function.jvp:
+            trace.lacks = trace.lacks or "its own jvp, in forward mode"
         several = isinstance(outputs, tuple)
         results = outputs if several else (outputs,)
         watched = [value for value in (*args, *results) if isinstance(value, Value)]
@@ -227,16 +230,14 @@ class ClassRecipe(CodeRecipe):
             named = dict(zip(self.signature.parameters, gradients, strict=False))
             return (*gradients[: len(given)], {name: named[name] for name in kwargs})
 
-        kept = {value.node for value in ctx.kept() if isinstance(value, Value)}
-        inputs = {value.node for value in args if isinstance(value, Value)}
-        computed = {value.node for value in results if isinstance(value, Value)} - inputs
         return Recorded(
             outputs,
             pull,
             first_order=once,
             second_order=not once,
-            keeps_output=not kept.isdisjoint(computed),
+            keeps_output=True,  # backward gets at no others than those that ctx keeps
             undifferentiable=ctx._marked,
+            missing=ctx._missing,
         )
 
     def _count(self, returned: Any, count: int) -> tuple[Any, ...]:

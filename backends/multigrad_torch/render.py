@@ -236,11 +236,13 @@ def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
     of a tensor that is returned twice torch forgets the first place.
     """
     words: list[str] = []
-    for result in emitted.code.forward.results:
-        if result in emitted.inputs:
+    for i, result in enumerate(emitted.code.forward.results):
+        if i in emitted.shared:
+            words.append(f"{result}.clone()")
+        elif result in emitted.inputs:
             words.append(f"{result}.view_as({result})")
         else:
-            words.append(f"{result}.clone()" if result in words else result)
+            words.append(f"{result}.detach()" if i in emitted.passed else result)
     return tuple(words)
 
 
@@ -252,10 +254,11 @@ def _run_forward(emitted: Emitted) -> list[str]:
         if len(emitted.wrt) == 1:
             asked = f"ctx.needs_input_grad[{emitted.inputs.index(emitted.wrt[0])}]"
         keep = [f"if {asked}:", *(f"    {line}" for line in keep)]
-    seen: list[str] = []
-    for name, result in zip(emitted.outputs, code.forward.results, strict=True):
-        run.append(f"{name} = {result}{'.clone()' if result in seen else ''}")
-        seen.append(result)
+    for i, (name, result) in enumerate(zip(emitted.outputs, code.forward.results, strict=True)):
+        # Of an input that is returned as it is, torch makes a tensor of its own: later.
+        passed = i in emitted.passed and name in emitted.residuals
+        own = ".clone()" if i in emitted.shared else ".detach()" if passed else ""
+        run.append(f"{name} = {result}{own}")
     reads_outputs = not {*emitted.residuals, *code.keep.reads}.isdisjoint(emitted.outputs)
     # Residuals first: the memory of their temporaries is then at hand for the outputs.
     return [*run, *keep] if reads_outputs else [*keep, *run]

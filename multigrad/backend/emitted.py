@@ -106,6 +106,8 @@ class Emitted:
             None.
         undifferentiable: the positions of outputs that carry no gradient (bools and integers among
             them).
+        passed: the positions of outputs that may be an input itself, as of a cast to its dtype.
+        shared: the positions of outputs that may be one tensor with an output before them.
         shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
             gradient with.
         gradient_checks: for each of `wrt` the name of a function to apply to (gradient, shape), or
@@ -140,6 +142,8 @@ class Emitted:
     cotangents: tuple[str, ...] = ("grad_out",)
     wrt: tuple[str, ...] = ("tin",)
     undifferentiable: tuple[int, ...] = ()
+    passed: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
     shapes: tuple[str, ...] = ()
     gradient_checks: tuple[str, ...] = ("",)
     single: bool = True

@@ -23,7 +23,17 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_among, backend_of, refuse_unusable
 from ..errors import BackendNotFound, GradientError, RuleTypeError
 from ..ground.trees import optree
-from ..ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, WHOLE, T, dtype_name
+from ..ir.types import (
+    BOOL,
+    FLOATS,
+    FLOATS_OF_16_BITS,
+    INPUT,
+    UNKNOWN,
+    WHOLE,
+    T,
+    Type,
+    dtype_name,
+)
 from ..lowering.function_graph import OWN_NAMES
 from ..ops.attributes import is_name
 from ..tracing.trace import Value
@@ -327,3 +337,14 @@ def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend
             f"function {function!r} got no tensor ({layout.describe()}); pass an array or a tensor"
         )
     return backend_among(tensors)
+
+
+def type_of(layout: Layout, leaf: Leaf) -> Type:
+    """Return the type of a tensor argument: the first float has the shape and the dtype that others
+    relate to.
+    """
+    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
+    if floats and leaf is floats[0]:
+        return INPUT
+    alike = bool(floats) and leaf.dtype == floats[0].dtype
+    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)

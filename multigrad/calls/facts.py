@@ -11,7 +11,7 @@ written into. What it reads besides its arguments (`reads.py`) is among them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -274,3 +274,12 @@ def first_tensor(layout: Layout) -> int | None:
     if first is None:
         first = next((i for i, leaf in enumerate(layout.leaves) if leaf.kind == "tensor"), None)
     return first
+
+
+def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
+    """Yield the facts from which these follow, those about a cotangent replaced by what tells its
+    output's shape.
+    """
+    for fact in facts:
+        source = sources.get(fact.partition(":")[2])
+        yield from (fact,) if source is None else needed_shapes(source.node)

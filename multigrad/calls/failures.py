@@ -8,11 +8,12 @@ import dis
 import re
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 from ..capture.capture import find_opaque
 from ..errors import TraceError
 from ..ir.graph import Location
-from ..tracing.trace import NeedsConcrete, Trace
+from ..tracing.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout
 
 # What symbols are called in the messages of libraries.
@@ -88,3 +89,8 @@ def defined_at(functions: Iterable[object]) -> Location | None:
         if code is not None:
             return Location(code.co_filename, code.co_firstlineno, "")
     return None
+
+
+def kind_name(value: Any) -> str:
+    """Return what messages call a value that the user's code gave: a symbol is a tensor to it."""
+    return "tensor" if isinstance(value, Value) else type(value).__name__

@@ -29,6 +29,8 @@ class Recorded:
         takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
         keeps_output: see `FunctionGraph`.
         undifferentiable: outputs that carry no gradient.
+        missing: makes of an output what backward gets for a cotangent that nobody gives; None:
+            zeros.
         twice: see `FunctionGraph`.
     """
 
@@ -37,6 +39,7 @@ class Recorded:
     first_order: Callable[[], bool] | bool = False
     keeps_output: bool = False
     undifferentiable: tuple[Any, ...] = ()
+    missing: Callable[[Any], Any] | None = None
     second_order: bool = True
     takes_ctx: bool = False
 

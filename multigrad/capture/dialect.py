@@ -21,6 +21,7 @@ from ..backend.installed import find_points
 from ..errors import RuleTypeError, TraceError, suggest
 from ..passes.facts import BUFFERS
 from ..tracing.trace import NeedsConcrete, Trace, Value
+from .conventions import conventions_read
 from .libraries import add_library
 
 Handler = Callable[..., Any]
@@ -114,8 +115,9 @@ class Dialect:
             name. With it, what its tensor class lacks is an AttributeError.
         pauses: optional; whether its code now computes what no gradient passes through; raises
             TypeError in a mode that no graph follows.
-        passes: optional; a context in which gradients pass, and without such a mode.
-        types: optional; how the library is asked for types (`library_types.TypeOracle`).
+        passes: optional; a context in which gradients pass, and without such a mode. What it gives,
+            if anything, says which variables code has read in it that wait for a gradient.
+        types: optional; how the library is asked for types (`type_oracle.TypeOracle`).
     """
 
     aliases: Mapping[Any, Handler]
@@ -283,9 +285,10 @@ def describe_routes(trace: Trace) -> str:
         if route not in ("", *kinds):
             kinds.append(route)
     written = f"written in {' and '.join(names) or 'plain operators'}"
-    told = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
     open_types = () if trace.types is None else trace.types.unconfirmed
-    return f"{told}; types not confirmed: {', '.join(open_types)}" if open_types else told
+    said = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
+    return "; ".join((captured, *conventions_read(trace), *said))
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:

@@ -94,3 +94,9 @@ def of_scipy(function: Any) -> Handler:
     if special is None or getattr(special, name, None) is not function:
         return scipy_linalg.functions()[function]
     return SCIPY[name]
+
+
+def clamp_stopping(x: Any, low: Any, high: Any) -> Any:
+    """Limited on one side or both, by a gradient that passes inside of the limits alone."""
+    above = x if low is None else xp.where(x <= low, low, x)
+    return above if high is None else xp.where(above >= high, high, above)

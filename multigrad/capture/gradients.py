@@ -7,7 +7,7 @@ own: the fact "identity".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from .. import ops
@@ -50,13 +50,14 @@ def prepare(trace: Trace) -> Trace:
 
 
 @contextmanager
-def passing() -> Iterator[None]:
-    """Let gradients pass, whatever the libraries are set to around a capture."""
+def passing() -> Iterator[list[Callable[[], str]]]:
+    """Let gradients pass, whatever the libraries are set to around a capture; give what says which
+    variables it has read that wait for one.
+    """
     with ExitStack() as stack:
-        for dialect in tuple(registered_dialects().values()):
-            if dialect.passes is not None:
-                stack.enter_context(dialect.passes())
-        yield
+        dialects = tuple(registered_dialects().values())
+        entered = [stack.enter_context(each.passes()) for each in dialects if each.passes]
+        yield [watched for watched in entered if watched is not None]
 
 
 def take_gradients(

@@ -21,6 +21,7 @@ from ..tracing.promotion import is_exact
 from ..tracing.trace import Value, copy_of, dtype_name, lift
 from . import arrays, casts, composites, creation, elementwise, extremes, items, memory
 from .casts import cast
+from .conventions import passes_at
 from .dialect import find_dialect
 from .names import spelled
 from .readings import library_for
@@ -164,6 +165,8 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Limited on one side or both; unlike that of `maximum`, the gradient passes at a limit."""
+    if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
+        return elementwise.clamp_stopping(x, min, max)
     if not is_float(x.node.type) or (min is None) == (max is None):
         return xp.clip(x, min, max)
     return xp.clip(x, -math.inf if min is None else min, math.inf if max is None else max)

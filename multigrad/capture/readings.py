@@ -8,6 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import RuleValueError
@@ -133,3 +134,14 @@ def _is_library(module: types.ModuleType) -> bool:
     return root not in sys.stdlib_module_names and is_library_file(
         getattr(module, "__file__", None)
     )
+
+
+@contextmanager
+def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
+    """Let methods mean what they mean in a library, or in one of several."""
+    before = trace.dialect, trace.readings
+    trace.dialect, trace.readings = readings[0] if readings else "", readings
+    try:
+        yield
+    finally:
+        trace.dialect, trace.readings = before

@@ -10,6 +10,7 @@ Libraries stay as they are.
 from __future__ import annotations
 
 import builtins
+import logging
 import sys
 import types
 from collections.abc import Callable, Hashable
@@ -23,7 +24,7 @@ from .creation import in_trace
 from .dialect import contents, mentioned, nested_codes
 from .interception import call_by_own_gradient
 from .libraries import in_package, is_library_file
-from .outside import ROOTS, refused_builtins, refusing
+from .outside import ROOTS, Log, refused_builtins, refusing
 from .outside_tensors import note_constants
 from .stand_ins import BUILTINS, Call, find_index
 
@@ -125,6 +126,8 @@ class _Substitution:
         refused = self.index.refused.get(id(value))
         if refused is not None:
             return partial(refusing, *refused, self.trace, name)
+        if isinstance(value, logging.Logger | logging.LoggerAdapter):
+            return partial(Log, value, self.trace)
         if isinstance(value, type):
             return self._class_maker(value) if self.index.libraries else None
         if isinstance(value, types.ModuleType):
@@ -170,6 +173,8 @@ class _Substitution:
         is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
         own = self._own_gradient(wrapper)
+        if hasattr(own, "around"):
+            return own.around(plain)
         return plain if own is None else partial(call_by_own_gradient, own, plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:

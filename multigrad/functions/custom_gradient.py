@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 from ..calls.arguments import read_parameters, signature_of
+from ..calls.failures import kind_name
 from ..calls.recipe import Recorded
 from ..calls.variables import asked_variables, deliver
 from ..capture.callables import plain_function
@@ -21,7 +22,7 @@ from ..capture.state import OWN
 from ..errors import GradientError, RuleTypeError
 from ..ground.typed import P, R
 from ..recipes.record import CodeRecipe
-from ..tracing.trace import Trace, Value
+from ..tracing.trace import Trace
 from .function import Function
 
 Tensor = Any
@@ -108,8 +109,7 @@ def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str
     """
     is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
     if not is_pair:
-        kind = "tensor" if isinstance(result, Value) else type(result).__name__
-        given = f"a {kind}" if result is not None else "None"
+        given = f"a {kind_name(result)}" if result is not None else "None"
         raise GradientError(
             f"function {name!r} returned {given}; expected (outputs, grad), where grad(upstream) "
             "returns the gradients of the arguments"

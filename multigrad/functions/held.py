@@ -23,12 +23,13 @@ from ..calls.recipe import Recorded
 from ..capture.callables import plain_function, wrapped_function
 from ..capture.capture import run_or_import
 from ..capture.dialect import registered_dialects
+from ..capture.readings import written_in
 from ..capture.signature import called_method, name_of
 from ..capture.state import OWN, Filled, State, held_by, is_open, read_state
 from ..errors import FormatError, TraceError
 from ..ground.threads import build_once
 from ..ground.trees import optree
-from ..recipes.record import CodeRecipe, written_in
+from ..recipes.record import CodeRecipe
 from ..tracing.trace import Trace, Value, copy_of
 from .custom_gradient import library_of, named_library
 from .entries import MOST_ENTRIES, kind_of
@@ -94,6 +95,7 @@ class HeldRecipe(CodeRecipe):
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         state, given, kwargs = self._split(kwargs)
+        trace.looks_into = False  # they are among the arguments
         made = len(trace.witness.made)
         symbols = {name: copy_of(symbol) for name, symbol in given.items()}
         filled = Filled(self.owner, state, symbols)

@@ -60,8 +60,13 @@ class PairRecipe(CodeRecipe):
             return run_written_in(self.library, function, trace, *given, **named)
 
         outputs = run(self.forward, *args, **kwargs)
-        keeps = self.residuals is not None
-        return Recorded(outputs, self._pull(run, outputs, args, kwargs), keeps_output=keeps)
+
+        def pull_kept(upstream: Any) -> Any:  # what is kept is of the outputs as backward has them
+            return self._pull(run, outputs, args, kwargs)(upstream)
+
+        if self.residuals is None or self.backward is None:
+            return Recorded(outputs, self._pull(run, outputs, args, kwargs))
+        return Recorded(outputs, pull_kept, keeps_output=True)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -76,7 +81,8 @@ class PairRecipe(CodeRecipe):
         outputs: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Callable[[Any], Any] | None:
+    ) -> Any:
+        """Return what maps cotangents to gradients; None: the true derivative."""
         backward = self.backward
         if backward is None:
             return None

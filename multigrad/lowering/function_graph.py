@@ -10,6 +10,7 @@ from .. import ops
 from ..errors import TraceError, UnsupportedOp
 from ..ir.graph import Graph
 from ..ir.types import Type, is_float
+from ..passes.outputs import drop_marks, marks
 from ..passes.residuals import Cut, Roles, cut_residuals, keep_inputs
 from ..passes.simplify import rename_inputs, simplify
 from ..tracing.calls import drop_calls
@@ -17,6 +18,11 @@ from ..tracing.derivatives import pullbacks
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
 OWN_NAMES = re.compile(r"(kept|grad_out|output)(_\d+)?|shape_of_\w+")
+
+
+def name_cotangents(count: int) -> tuple[str, ...]:
+    """Return the names of the cotangents of that many outputs."""
+    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +125,17 @@ class FunctionGraph:
             self, forward=simplify(forward), backward=simplify(backward), second_order=second_order
         )
 
+    def without_needless_marks(self) -> FunctionGraph:
+        """Return the pair without marks of outputs where its own gradient is that of their ops;
+        then any cut may keep them.
+        """
+        if not marks(self.backward):
+            return replace(self, keeps_output=False) if self.keeps_output else self
+        plain = replace(self, backward=simplify(drop_marks(self.backward)))
+        if self.first_order or not self.second_order or plain.is_derivative:
+            return plain
+        return self
+
     def cut(self, floats: bool = False, *, keep_input: bool = False) -> Cut:
         """Return the backward split at what forward keeps for it.
 
@@ -127,10 +144,11 @@ class FunctionGraph:
             keep_input: keep the inputs and nothing else.
         """
         if keep_input:
-            return keep_inputs(self.forward, self.backward, self.roles)
-        # An output's derivative is this pair's own: elsewhere it is not that of the op in the
-        # backward.
-        output = self.first_order or self.keeps_output or self.is_derivative
+            return keep_inputs(self.forward, drop_marks(self.backward), self.roles)
+        # An output's derivative is this pair's own: where it is not that of the op in the backward,
+        # what is kept of outputs bears their marks.
+        nobody = self.first_order or (self.keeps_output and self.is_once)
+        output = nobody or self.is_derivative
         return cut_residuals(
             self.forward,
             self.backward,

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .. import ops
 from ..backend.contract import Backend
 from ..backend.emitted import Attached, Code, Emitted, Prepared
 from ..errors import GradientError
-from ..ir.graph import Graph
-from ..ir.types import UNKNOWN, is_float
+from ..ir.graph import Graph, Node
+from ..ir.types import BOOL, UNKNOWN, is_float
+from ..passes.outputs import drop_marks
 from ..passes.residuals import Cut
 from ..tracing.calls import drop_calls
 from ..tracing.linearity import is_linear, tangent_map
@@ -95,7 +97,7 @@ def lower_graphs(
         fast_code = _checked(fast_code, check_dtype, graphs)
     tangent = None
     if forward_mode:
-        tangent = emit_body(tangent_map(graphs.backward), emission)
+        tangent = emit_body(tangent_map(drop_marks(graphs.backward)), emission)
     check, gradient_checks = _shape_checks(graphs, emission)
     refuse = ""
     if not backend.autodiff.keeps_float_derivatives and any(
@@ -110,6 +112,7 @@ def lower_graphs(
             "once", backend.autodiff.forbid_derivative(refusal_of_once)
         )
     params = (*graphs.params, *(("key",) if graphs.is_random else ()))
+    passed, shared = _find_shared(graphs)
     checked = zip(graphs.wrt, gradient_checks, strict=True)
     emitted = Emitted(
         name=graphs.name,
@@ -130,6 +133,8 @@ def lower_graphs(
         undifferentiable=tuple(i for i, seed in enumerate(graphs.seeds) if seed is None),
         shapes=tuple(name for name, each in checked if each),
         gradient_checks=gradient_checks,
+        passed=passed,
+        shared=shared,
         single=len(graphs.cotangents) == 1,
         refuse_second_order=refuse_second_order,
         linear=is_linear(graphs.backward, graphs.cotangents),
@@ -146,6 +151,26 @@ def lower_graphs(
     namespace = compile_source(source, graphs.name, emission.namespace)
     native = backend.autodiff.finish(namespace, emitted)
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
+
+
+# Ops that may give their operand itself, where nothing is to be done.
+PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
+
+
+def _passed(node: Node) -> Node:
+    """Return what a value may be the very tensor of."""
+    while node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL):
+        node = node.operands[0]
+    return node
+
+
+def _find_shared(graphs: FunctionGraph) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the positions of outputs that may be an input itself, and of those that may be one
+    tensor with an output before them.
+    """
+    found = list(map(_passed, graphs.forward.outputs))
+    passed = tuple(i for i, node in enumerate(found) if node.op is ops.INPUT)
+    return passed, tuple(i for i, node in enumerate(found) if node in found[:i])
 
 
 def _own_name(graphs: FunctionGraph, backend: Backend) -> str:

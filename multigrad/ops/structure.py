@@ -8,11 +8,19 @@ from ..ir.op import Op
 from .attributes import ANYTHING, DTYPE, HALVES, NAME
 from .numerics import Array
 from .results import called, of_dtype, structural
-from .table import op, zero
+from .table import Cotangents, op, zero
 
 
 def array(like: Array, *, dtype: Any, value: Any) -> Array:
     return value.as_numpy(dtype)
+
+
+def output(value: Array, *, position: int) -> Array:
+    return value
+
+
+def output_vjp(xp: Any, ct: Any, y: Any, value: Any, *, position: int) -> Cotangents:
+    return (ct,)
 
 
 def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **more: Any) -> Op:
@@ -31,6 +39,10 @@ CALL = uncomputed(
     function=ANYTHING,
     position=HALVES,
 )
+OUTPUT = op(
+    "output", "value", numpy=output, vjp=output_vjp, result=called, coerce="raw", position=HALVES,
+    doc="An output as backward finds it, whose gradient is the Function's own.",
+)  # fmt: skip
 ARRAY = op(
     "array", "like", dtype=DTYPE, value=ANYTHING, coerce="raw", numpy=array, vjp=zero,
     result=of_dtype, doc="A constant array in the given dtype, on the device of `like`.",

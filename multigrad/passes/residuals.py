@@ -4,7 +4,7 @@ A minimum vertex cut between what forward knows and what backward needs: a bool 
 element) in the place of a float input. A float computed in forward and kept would lose its
 derivative where the backward is itself differentiated (torch saves it detached), so only the input,
 bools and integers are cut at, unless the framework differentiates residuals or the rule's author
-promises that nobody will.
+promises that nobody will. An output that backward reads as forward gave it is kept itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
-from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type
+from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from .outputs import marks
 from .simplify import substitute
 
 INFINITE = 1 << 40
@@ -74,6 +75,10 @@ def cut_residuals(
         floats: whether computed floats may be kept (norms as scalars).
         output: whether an output may be kept in the place of the inputs.
     """
+    backward = substitute(
+        backward,
+        {node: _as_input(node, roles.outputs[position]) for node, position in marks(backward)},
+    )
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
@@ -89,7 +94,7 @@ def cut_residuals(
             names[node] = f"kept_{computed}" if computed else "kept"
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
-    return _split(forward, backward, roles, names)
+    return _split(forward, backward, roles, names, alike=output)
 
 
 def computed_again(
@@ -115,18 +120,18 @@ def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
     """Return the cut that keeps the inputs alone, those that backward reads."""
     read = [name for name in roles.inputs if backward.input(name) and backward.reads(name)]
     nodes = {node.attr("name"): node for node in backward.inputs}
-    return _split(forward, backward, roles, {nodes[name]: name for name in read})
+    return _split(forward, backward, roles, {nodes[name]: name for name in read}, alike=False)
 
 
 def find_known(backward: Graph, roles: Roles) -> dict[Node, None]:
-    """Return, in order, the nodes that depend on an input, and on no cotangent or key."""
+    """Return, in order, the nodes that depend on an input or output, and on no cotangent or key."""
     known: dict[Node, None] = {}
     later: set[Node] = set()  # depend on what only backward has
     for node in backward.nodes:
         name = node.attr("name") if node.op is ops.INPUT else None
         if name in (*roles.cotangents, "key") or not later.isdisjoint(node.operands):
             later.add(node)
-        elif name in roles.inputs or not known.keys().isdisjoint(node.operands):
+        elif name in (*roles.inputs, *roles.outputs) or not known.keys().isdisjoint(node.operands):
             known[node] = None
     return known
 
@@ -214,32 +219,52 @@ def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dic
     return {} if first is None else {first: first.attr("name")}
 
 
-def _split(forward: Graph, backward: Graph, roles: Roles, names: dict[Node, str]) -> Cut:
-    """Return the graphs on both sides of the kept nodes."""
+def _split(
+    forward: Graph, backward: Graph, roles: Roles, names: dict[Node, str], *, alike: bool
+) -> Cut:
+    """Return the graphs on both sides of the kept nodes.
+
+    `alike`: the derivative of an output is that of the ops that compute it.
+    """
     names = names | _dtype_carrier(backward, roles, names)
-    inputs = {
-        node: node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
-        for node, name in names.items()
-    }
+    inputs = {node: _as_input(node, name) for node, name in names.items()}
     results = {
-        node: make_node(ops.INPUT, (), {"name": name}, node.type)
+        node: _as_input(node, name)
         for node, name in zip(forward.outputs, roles.outputs, strict=True)
         if node.op is not ops.INPUT
     }
-    others = (*roles.cotangents, *roles.inputs, "key")
+    others = (*roles.cotangents, *roles.inputs, *roles.outputs, "key")
     nodes = dict.fromkeys((*backward.inputs, *forward.inputs))
     params = tuple([node for node in nodes if node.attr("name") not in others])
     given = tuple([node for node in forward.inputs if node.attr("name") in roles.inputs])
     computed = [
         node for node in names if node.op is not ops.INPUT and names[node] not in roles.outputs
     ]
-    keep = Graph("keep", (*given, *results.values(), *params), tuple(computed), backward.locations)
-    keep = substitute(keep, results)
+    own = [
+        node
+        for node in backward.nodes
+        if node.op is ops.INPUT and node.attr("name") in roles.outputs
+    ]
+    read = dict.fromkeys((*results.values(), *own))
+    keep = Graph("keep", (*given, *read, *params), tuple(computed), backward.locations)
+    short = substitute(keep, results)
+    if not alike:  # a float that another's derivative passes through is computed anew
+        pairs = zip(keep.outputs, short.outputs, strict=True)
+        found = [before if is_float(before.type) else after for before, after in pairs]
+        short = Graph(short.name, short.inputs, tuple(found), short.locations)
     rest = substitute(backward, {node: new for node, new in inputs.items() if new is not node})
     heads = tuple([n for n in backward.inputs if n.attr("name") in roles.cotangents])
     tails = tuple([n for n in backward.inputs if n.attr("name") == "key"])
     rest = Graph(
-        backward.name, (*heads, *inputs.values(), *params, *tails), rest.outputs, rest.locations
+        backward.name,
+        (*heads, *dict.fromkeys(inputs.values()), *params, *tails),
+        rest.outputs,
+        rest.locations,
     )
-    kept = tuple(names.values())
-    return Cut(keep, rest, kept, tuple([names[node] for node in computed]))
+    kept = tuple(dict.fromkeys(names.values()))
+    return Cut(short, rest, kept, tuple([names[node] for node in computed]))
+
+
+def _as_input(node: Node, name: str) -> Node:
+    """Return what stands for a kept node where it is given."""
+    return node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)

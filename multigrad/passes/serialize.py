@@ -14,7 +14,7 @@ from typing import Any
 from .. import ops
 from ..errors import suggest
 from ..ir.array_values import MOST_ELEMENTS, ArrayValue
-from ..ir.graph import Graph, Location, Node, Region, make_node
+from ..ir.graph import Graph, Location, Node, Region, every_node, make_node
 from ..ir.op import Op
 from ..ir.types import (
     BOOL_SCALAR,
@@ -128,13 +128,15 @@ def _encode_node(
 
 
 def decode_graph(
-    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], inputs: Mapping[str, Type]
-) -> Graph:
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], inputs: Mapping[str, Type],
+    outputs: Sequence[Type] = (),
+) -> Graph:  # fmt: skip
     """Return the graph of that data, verified.
 
     Args:
         data: an object with `inputs`, `nodes`, `outputs`; other fields are the caller's.
         inputs: the type of each input that it may have.
+        outputs: those of the forward, which a backward may read.
 
     Raises:
         FormatError: it is no legal graph, or it could take more memory than its input explains.
@@ -146,6 +148,12 @@ def decode_graph(
         check_bounds(graph)
     except InvalidGraph as error:
         fail(where, str(error))
+    for node in every_node(graph):
+        if node.op is not ops.OUTPUT:
+            continue
+        position = node.attr("position")
+        if position >= len(outputs) or outputs[position] != node.type or node not in graph.nodes:
+            fail(where, f"it reads an output {position} of {node.type} that forward does not give")
     return graph
 
 

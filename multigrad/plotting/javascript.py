@@ -121,6 +121,7 @@ ROWS: Mapping[Op, str] = {
     ops.WHERE: "a ? b : c",
     ops.FULL_LIKE: "b",
     ops.STOP_GRADIENT: "a",
+    ops.OUTPUT: "a",
     ops.UNIFORM_LIKE: "random()",
     ops.NORMAL_LIKE: "normal(random)",
     ops.BERNOULLI_LIKE: "random() < c ? 1 : 0",

@@ -4,6 +4,8 @@ two must be the same graphs.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .. import ops
@@ -11,6 +13,7 @@ from ..active.reads import note
 from ..calls.failures import NotCaptured
 from ..calls.recipe import Variant
 from ..capture.capture import numbers_from_elsewhere
+from ..errors import TraceError
 from ..ir.graph import Graph, Location, every_node
 from ..tracing.trace import NeedsConcrete, Trace
 
@@ -106,3 +109,28 @@ def are_same(a: Variant, b: Variant) -> bool:
 def graphs_of(variant: Variant) -> tuple[Graph, Graph]:
     """Return its forward and its backward."""
     return variant.graphs.forward, variant.graphs.backward
+
+
+@contextmanager
+def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]:
+    """Refuse a capture that reads a variable, of which it would hold the number alone; so whatever
+    else fails there.
+
+    Raises:
+        NotCaptured: it does.
+    """
+    try:
+        yield
+    except (NeedsConcrete, NotCaptured):
+        raise
+    except Exception as failure:
+        _check_read(name, watched, failure)
+        raise
+    _check_read(name, watched, None)
+
+
+def _check_read(name: str, watched: list[Callable[[], str]], failure: Exception | None) -> None:
+    read = ", ".join(filter(None, [names() for names in watched]))
+    if read:
+        message = f"reads {read}, which waits for a gradient. Pass it as an argument"
+        raise NotCaptured(TraceError(f"function {name!r} {message}")) from failure

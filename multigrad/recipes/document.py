@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import ops
-from ..calls.arguments import Layout, Leaf, lay_out
+from ..calls.arguments import Layout, Leaf, lay_out, type_of
 from ..calls.recipe import Variant
 from ..documents.format import MOST_DOC, decode_arrays
 from ..documents.forms import Form
@@ -16,7 +16,7 @@ from ..ground.trees import optree
 from ..ir.array_values import ArrayValue
 from ..ir.graph import Graph, Node, make_node
 from ..ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
-from ..lowering.function_graph import OWN_NAMES, FunctionGraph
+from ..lowering.function_graph import OWN_NAMES, FunctionGraph, name_cotangents
 from ..passes.fields import (
     MOST_PLACES,
     decode_value,
@@ -28,12 +28,12 @@ from ..passes.fields import (
     read_name,
     read_text,
 )
+from ..passes.outputs import mark_everywhere, marks
 from ..passes.serialize import (
     LARGEST_INDEX,
     MOST_INPUTS,
     decode_graph,
 )
-from .record import name_cotangents, type_of
 from .saved import SavedRecipe
 
 Data = Any
@@ -122,11 +122,16 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         if is_float(output.type) and i not in without
     }
     facts = _decode_facts(data["facts"], f"{where}.facts", types)
+    results = [output.type for output in forward.outputs]
+    given = {**heads, **types}
     backward = _decode_graph(
-        data["backward"], f"{where}.backward", name, arrays, {**heads, **types}
+        data["backward"], f"{where}.backward", name, arrays, given, outputs=results
     )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
     forward, backward = _declare(forward, backward, heads, types)
+    keeps_output = read_bool(data["keeps_output"], f"{where}.keeps_output")
+    if keeps_output and not marks(backward):
+        backward = mark_everywhere(backward, forward.outputs)
     graphs = FunctionGraph(
         name,
         forward,
@@ -135,18 +140,19 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
         inputs=tuple(leaf.name for leaf in layout.tensors),
         cotangents=cotangents,
         wrt=wrt,
-        keeps_output=read_bool(data["keeps_output"], f"{where}.keeps_output"),
+        keeps_output=keeps_output,
         undifferentiable=without,
         second_order=read_bool(data["twice"], f"{where}.twice"),
-    )
+    ).without_needless_marks()
     return Form.of(Variant(graphs, layout, outputs, fixed, facts), facts, forward, backward)
 
 
 def _decode_graph(
-    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], types: Mapping[str, Type]
-) -> Graph:
+    data: Data, where: str, name: str, arrays: Sequence[ArrayValue], types: Mapping[str, Type],
+    outputs: Sequence[Type] = (),
+) -> Graph:  # fmt: skip
     read_fields(data, where, ("inputs", "nodes", "outputs"))
-    return decode_graph(data, where, name, arrays, {**types, "key": KEY})
+    return decode_graph(data, where, name, arrays, {**types, "key": KEY}, outputs=outputs)
 
 
 def _declare(

@@ -9,7 +9,7 @@ from typing import Any
 from ..active.moving import Moving
 from ..active.reads import is_read
 from ..backend.values import concrete_key, concrete_number
-from ..calls.arguments import Forgotten, Layout, Leaf, positional_names
+from ..calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
 from ..calls.recipe import Variant
 from ..documents.format import clean, seal
 from ..errors import FormatError, TraceError
@@ -19,6 +19,7 @@ from ..ir.types import FLOATS, T
 from ..lowering.function_graph import FunctionGraph
 from ..passes.facts import GIVEN
 from ..passes.fields import encode_array, encode_value
+from ..passes.outputs import drop_marks, mark_everywhere
 from ..passes.serialize import (
     encode_graph,
 )
@@ -26,7 +27,7 @@ from ..passes.simplify import rename_inputs
 from ..tracing.trace import NeedsConcrete
 from .document import STATIC, decode_function
 from .examples import find_variant, renewed_variants
-from .record import NotCaptured, type_of
+from .record import NotCaptured
 from .saved import SavedRecipe
 
 GENERAL = ("gradient:", "strided:")
@@ -166,6 +167,10 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     pair, layout = variant.graphs, variant.layout
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
         pair, layout = _with_argument(pair), replace(layout, leaves=_as_arguments(layout))
+    # Where it reads each output as forward gave it, one word says so.
+    unmarked = drop_marks(pair.backward)
+    is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
+    backward = unmarked if pair.keeps_output and is_told else pair.backward
     own = {name: value for name, value in variant.facts.items() if not is_read(name)}
     facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
     return {
@@ -180,7 +185,7 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
         "undifferentiable": list(pair.undifferentiable),
         "wrt": list(pair.wrt),
         "forward": encode_graph(pair.forward, arrays),
-        "backward": encode_graph(pair.backward, arrays),
+        "backward": encode_graph(backward, arrays),
     }
 
 

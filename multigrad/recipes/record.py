@@ -7,16 +7,16 @@ one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from ..active.reads import reading
 from ..backend.discovery import in_use
-from ..calls.arguments import Layout, Leaf
+from ..calls.arguments import Layout, Leaf, type_of
 from ..calls.assumptions import is_told
+from ..calls.facts import facts_of_inputs
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
 from ..calls.notes import find_notes
@@ -28,15 +28,16 @@ from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
 from ..capture.library_types import LibraryTypes
+from ..capture.readings import written_in
 from ..capture.tracer import V
 from ..capture.witness import Witness
 from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
 from ..ir import questions
 from ..ir.graph import Graph, Node
-from ..ir.types import FLOAT8, FLOAT_SCALAR, FLOATS, INPUT, UNKNOWN, T, Type, is_float
-from ..lowering.function_graph import FunctionGraph
-from ..passes.facts import needed_shapes
+from ..ir.types import FLOAT8, FLOAT_SCALAR, is_float
+from ..lowering.function_graph import FunctionGraph, name_cotangents
+from ..passes.outputs import drop_marks, given_by_forward, marks
 from ..passes.simplify import simplify, without_stops
 from ..proof.functions import FunctionUnderProof, prove_function
 from ..tracing import xp_all as xp
@@ -44,7 +45,8 @@ from ..tracing.assertions import ENTRANCES
 from ..tracing.axes import known_shape
 from ..tracing.derivatives import accumulate_all
 from ..tracing.trace import NeedsConcrete, Trace, Value, constant
-from .again import check_draws, check_memory, check_tensors
+from .again import check_draws, check_memory, check_tensors, refusing_read
+from .missing import compare_missing
 
 Tensor = Any
 # What is being captured, from the outside in: a capture that needs itself would never end.
@@ -68,7 +70,12 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
         raise AppliesItself(TraceError(message))
     reset = _in_progress.set((*_in_progress.get(), own))
     try:
-        with intercepting(), passing(), reading() as found:
+        with (
+            intercepting(),
+            passing() as watched,
+            reading() as found,
+            refusing_read(recipe.name, watched),
+        ):
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
@@ -125,7 +132,7 @@ class _Recording:
                 variant = self.run()
             witness.check_left()
         except TraceError as error:
-            raise NotCaptured(error) from error
+            raise NotCaptured(error) from error.__cause__
         return variant
 
     def run(self) -> Variant:
@@ -150,26 +157,35 @@ class _Recording:
         fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
-        values = [each for each in flat if isinstance(each, Value)]
         values = [
             self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
-            for each in values
+            for each in flat
+            if isinstance(each, Value)
         ]
         if not values:
             raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
-        marked = [each.node for each in recorded.undifferentiable if isinstance(each, Value)]
+        # Which outputs they are their objects tell: equal values are one node.
+        symbols = [each for each in flat if isinstance(each, Value)]
         undifferentiable = tuple(
-            i for i, each in enumerate(values) if is_float(each.node.type) and each.node in marked
+            i
+            for i, each in enumerate(symbols)
+            if is_float(each.node.type) and any(each is own for own in recorded.undifferentiable)
         )
         tensors = tuple(leaf.name for leaf in layout.tensors)
         own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
         cotangents = name_cotangents(len(values))
         forward_nodes = tuple(each.node for each in values)
         gradients, wrt = self.gradients(
-            recorded, outputs, flat, values, cotangents, undifferentiable=undifferentiable
+            recorded,
+            outputs,
+            flat,
+            values,
+            cotangents=cotangents,
+            undifferentiable=undifferentiable,
+            leaves=leaves,
         )
         key = () if trace.key is None else (trace.key,)
-        forward = Graph(trace.name, (*own, *key), forward_nodes, trace.locations)
+        forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
         heads = self.heads(cotangents)
         backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
         if trace.is_once or not recorded.second_order:
@@ -184,10 +200,11 @@ class _Recording:
             inputs=tensors,
             cotangents=cotangents,
             wrt=wrt,
-            keeps_output=recorded.keeps_output,
+            keeps_output=recorded.keeps_output or bool(marks(backward)),
             undifferentiable=undifferentiable,
             second_order=recorded.second_order and not (trace.lost_gradient or trace.is_once),
         ).without_calls()
+        graphs = graphs.without_needless_marks()
         if self.is_imported and recorded.second_order and graphs.is_once:
             trace.lacks = trace.lacks or "the derivative of its backward"
         assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
@@ -216,7 +233,7 @@ class _Recording:
         except (NeedsConcrete, NotCaptured, GradientError):
             raise
         except TraceError as error:
-            raise NotCaptured(error) from error
+            raise NotCaptured(error) from error.__cause__
         except MultigradError:
             raise
         except Exception as error:
@@ -268,6 +285,7 @@ class _Recording:
         values: list[Value],
         cotangents: tuple[str, ...],
         undifferentiable: tuple[int, ...],
+        leaves: list[Any],
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Return the nodes of the gradients, and the inputs whose they are."""
         given: list[Any] = []
@@ -277,30 +295,43 @@ class _Recording:
                 self.inputs[name] = cotangent.node
                 given.append(cotangent)
             else:
-                given.append(xp.zeros_like(value))
-        if not self.heads(cotangents):  # no output carries a gradient: nobody calls backward
+                zeros = xp.zeros_like(value)
+                given.append(zeros if recorded.missing is None else recorded.missing(value))
+        heads = self.heads(cotangents)
+        if not heads:  # no output carries a gradient: nobody calls backward
             return (), ()
         if recorded.pull is None:
             return self.derivative(values, given)
-        rest = iter(given)
-        filled = [next(rest) if isinstance(each, Value) else None for each in flat]
-        upstream = optree.tree_unflatten(outputs, filled)
-        pull = recorded.pull
         sources = {name: value for value, name in zip(values, cotangents, strict=True)}
         for name, value in sources.items():
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        asked = questions.count()
-        try:
-            with written_in(self.trace, self.trace.latest):
-                self.trace.in_backward = True
-                returned = self.attempt(lambda: pull(upstream))
-        except NeedsConcrete as need:  # a cotangent has the shape of its output
-            questions.forget(asked)
-            raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+        symbols = [each for each in flat if isinstance(each, Value)]
+        kept, own = symbols if recorded.keeps_output else (), recorded.pull
+
+        def pull(given: list[Any]) -> dict[str, Node]:
+            rest, asked = iter(given), questions.count()
+            filled = [next(rest) if isinstance(each, Value) else None for each in flat]
+            upstream = optree.tree_unflatten(outputs, filled)
+            try:
+                with written_in(self.trace, self.trace.latest), given_by_forward(kept, leaves):
+                    self.trace.in_backward = True
+                    return self.matched(self.attempt(lambda: own(upstream)))
+            except NeedsConcrete as need:  # a cotangent has the shape of its output
+                questions.forget(asked)
+                raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
+
+        drawn = self.trace.draws
+        found = pull(given)
+        if recorded.missing is not None and len(heads) > 1:
+            compare_missing(self.trace, pull, (recorded.missing, given), found=found, drawn=drawn)
+        return tuple(found.values()), tuple(found)
+
+    def matched(self, returned: Any) -> dict[str, Node]:
+        """Return what a backward returned, by the inputs whose gradients they are."""
         matched = match_gradients(self.trace.name, returned, self.layout)
-        nodes, names = [], []
+        found: dict[str, Node] = {}
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
             if leaf.kind != "tensor":
                 continue
@@ -313,9 +344,8 @@ class _Recording:
                 )
             )
             if value is not None:
-                nodes.append(value.node)
-                names.append(leaf.name)
-        return tuple(nodes), tuple(names)
+                found[leaf.name] = value.node
+        return found
 
     def derivative(
         self, values: list[Value], given: list[Value]
@@ -343,42 +373,6 @@ class _Recording:
             for target, gradient in zip(targets, found, strict=True)
         ]
         return tuple(nodes), tuple(floats)
-
-
-@contextmanager
-def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
-    """Let methods mean what they mean in a library, or in one of several."""
-    before = trace.dialect, trace.readings
-    trace.dialect, trace.readings = readings[0] if readings else "", readings
-    try:
-        yield
-    finally:
-        trace.dialect, trace.readings = before
-
-
-def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the facts from which these follow, those about a cotangent replaced by what tells its
-    output's shape.
-    """
-    for fact in facts:
-        source = sources.get(fact.partition(":")[2])
-        yield from (fact,) if source is None else needed_shapes(source.node)
-
-
-def name_cotangents(count: int) -> tuple[str, ...]:
-    """Return the names of the cotangents of that many outputs."""
-    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
-
-
-def type_of(layout: Layout, leaf: Leaf) -> Type:
-    """Return the type of a tensor argument: the first float has the shape and the dtype that others
-    relate to.
-    """
-    floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
-    if floats and leaf is floats[0]:
-        return INPUT
-    alike = bool(floats) and leaf.dtype == floats[0].dtype
-    return Type("tensor", T if alike else leaf.dtype, UNKNOWN)
 
 
 class CodeRecipe(Recipe):

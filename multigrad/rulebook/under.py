@@ -140,7 +140,7 @@ class RuleUnder(Recipe):
             with self._calling(leaves):
                 graphs = self.graphs(own, forward)
         except TraceError as error:
-            raise NotCaptured(error) from error
+            raise NotCaptured(error) from error.__cause__
         if self.specialization is not None and not self.specialization.reads <= facts.keys():
             raise NeedsConcrete(*self.specialization.reads, noted=False)
         return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts), proof="")

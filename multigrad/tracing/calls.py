@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import ops
 from ..ir.graph import Graph, Node, make_node
+from ..passes.outputs import marks
 from ..passes.simplify import substitute
 from . import xp_all as xp
 from .replay import replay
@@ -44,12 +45,15 @@ class CustomCall:
 
 def mark(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value]:
     """Return the outputs of a call, through which derivatives pass by its own backward."""
-    marked = []
-    for position, output in enumerate(called.outputs):
-        attrs = {"function": called, "position": position}
-        node = make_node(ops.CALL, (output, *inputs), attrs, output.type)
-        marked.append(trace.named(trace.value(node)))
-    return marked
+    nodes = [_call(called, position, inputs) for position in range(len(called.outputs))]
+    return [trace.named(trace.value(node)) for node in nodes]
+
+
+def _call(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
+    """Return the node of one output of a call."""
+    output = called.outputs[position]
+    attrs = {"function": called, "position": position}
+    return make_node(ops.CALL, (output, *inputs), attrs, output.type)
 
 
 def drop_calls(graph: Graph) -> Graph:
@@ -89,6 +93,10 @@ class Calls:
         given.update(
             zip(called.names, (self.trace.value(o) for o in node.operands[1:]), strict=True)
         )
-        gradients = replay(self.trace, called.backward, given)
+        outputs = {
+            position: self.trace.value(_call(called, position, node.operands[1:]))
+            for _, position in marks(called.backward)
+        }
+        gradients = replay(self.trace, called.backward, given, outputs)
         by_name = dict(zip(called.wrt, gradients, strict=True))
         return [None, *(by_name.get(name) for name in called.names)]

@@ -13,14 +13,17 @@ from ..ir.types import UNKNOWN, T, Type
 from .trace import Trace, Value, apply
 
 
-def replay(trace: Trace, graph: Graph, given: Mapping[str, Any]) -> list[Any]:
+def replay(
+    trace: Trace, graph: Graph, given: Mapping[str, Any], outputs: Mapping[int, Any] | None = None
+) -> list[Any]:
     """Record a graph's ops in a trace and return its outputs.
 
     Args:
         given: a symbolic value (or a number, for a scalar) for each input by name.
+        outputs: what forward gave, where the graph is a backward that reads it.
     """
-    own = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
-    first = given.get(own) if own is not None else None
+    name = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
+    first = given.get(name) if name is not None else None
     dtype = first.node.type.dtype if isinstance(first, Value) else T
     done: dict[Node, Any] = {}
     for node in graph.nodes:
@@ -28,6 +31,9 @@ def replay(trace: Trace, graph: Graph, given: Mapping[str, Any]) -> list[Any]:
             done[node] = given[node.attr("name")]
         elif node.op is ops.CONST:
             done[node] = node.attr("value")
+        elif node.op is ops.OUTPUT:
+            own = (outputs or {}).get(node.attr("position"))
+            done[node] = done[node.operands[0]] if own is None else own
         else:
             attrs = dict(node.attrs)
             if attrs.get("dtype") == T:

@@ -87,6 +87,7 @@ class Trace:
         self.latest: tuple[str, ...] = ()  # the same of the function that ran last
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.in_backward = False
+        self.looks_into = True  # whether objects that it calls are looked at anew at each call
         self.is_dense = True  # what a tensor says that is asked how it lies in memory
         self.asks_for_memory = False  # it was asked
         self.gives_dtype = False  # a symbol was given where a library's own dtype is expected

@@ -1,0 +1,136 @@
+"""What code does beside its gradient is not lost without a word; what is said of it is plain."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import GradientError, TraceError
+
+LOG = logging.getLogger(__name__)
+X = np.array([-1.0, 2.0], np.float32)
+
+
+def slope(f: Any) -> Any:
+    return xg.vjp(f, X)[1](np.ones_like(X))[0]
+
+
+@pytest.mark.parametrize("way", ["logger", "module"])
+def test_a_rule_that_logs_does_so_at_each_backward(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = {"logger": LOG.info, "module": logging.info}[way]
+
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        if write is LOG.info:
+            LOG.info("a backward")
+        else:
+            logging.info("a backward")  # noqa: LOG015
+        return 2 * grad_out
+
+    act = xg.activation("ReLU", xg.register(f"logs by {way}")(rule))
+    with caplog.at_level(logging.INFO):
+        for count in (1, 2, 3):
+            np.testing.assert_array_equal(slope(act), [2, 2])
+            assert len(caplog.records) == count
+
+
+def test_a_backward_that_logs_does_so_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    def backward(grad_out: Any, x: Any) -> Any:
+        LOG.warning("a backward")
+        return grad_out
+
+    f = xg.function(lambda x: x * 2, backward)
+    for count in (1, 2, 3):
+        slope(f)
+        assert len(caplog.records) == count
+
+
+def test_a_level_that_nobody_hears_is_no_hindrance(caplog: pytest.LogCaptureFixture) -> None:
+    def backward(grad_out: Any, x: Any) -> Any:
+        LOG.debug("a backward")
+        return grad_out
+
+    with caplog.at_level(logging.WARNING):
+        slope(xg.function(lambda x: x * 2, backward, native=False))
+    assert not caplog.records
+
+
+def test_the_errors_of_a_capture_form_no_circle() -> None:
+    def branches(x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+    f = xg.function(branches, lambda g, x: g, native=False)
+    outer = xg.function(lambda x: f(x), native=False)
+    for failing in (f, f, outer):
+        with pytest.raises(TraceError, match="branches on a tensor value") as caught:
+            failing(X)
+        left: list[tuple[BaseException, tuple[int, ...]]] = [(caught.value, ())]
+        while left:
+            error, path = left.pop()
+            assert id(error) not in path
+            path = (*path, id(error))
+            left += [(e, path) for e in (error.__cause__, error.__context__) if e is not None]
+
+
+@pytest.mark.needs("torch")
+def test_a_gradients_node_bears_the_name_of_the_class() -> None:
+    import torch
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return 2 * grad
+
+    x = torch.ones(3, requires_grad=True)
+    found = xg.from_autograd_function(Doubled)(x).grad_fn
+    assert found is not None
+    assert type(found).__name__ == found.name() == "DoubledBackward"
+
+
+@pytest.mark.needs("jax")
+def test_a_rule_of_jax_that_returns_a_tensor_alone_is_told_so() -> None:
+    import jax
+
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return x
+
+    f.defvjp(lambda x: x, lambda _, g: (g,))
+    with pytest.raises(GradientError, match="its rule returned a tensor; expected a pair"):
+        xg.from_custom_vjp(f)(X)
+
+
+@pytest.mark.needs("torch")
+def test_a_class_keeps_its_own_forward_mode_on_torch() -> None:
+    import torch
+
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return 3 * grad
+
+        @staticmethod
+        def jvp(ctx: Any, tangent: Any) -> Any:
+            return 3 * tangent
+
+    f, x = xg.from_autograd_function(Tripled), torch.tensor(X)
+    _, tangent = torch.func.jvp(f, (x,), (torch.ones_like(x),))
+    np.testing.assert_array_equal(tangent.numpy(), [3, 3])
+    np.testing.assert_array_equal(slope(f), [3, 3])

@@ -1,0 +1,145 @@
+"""A backward that is told which cotangents nobody gives: it is captured where it takes them for
+zeros, and runs as it is where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import TraceError
+
+X, ONES = np.array([-1.0, 2.0, 3.0], np.float32), np.ones(3, np.float32)
+
+
+def branching(backward: Callable[..., Any], marks: bool = False) -> Any:
+    import torch
+
+    class Branching(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, w: Any) -> Any:
+            ctx.set_materialize_grads(False)
+            y, z = x * w, x + w
+            if marks:
+                ctx.mark_non_differentiable(z)
+            ctx.save_for_backward(x, w)
+            return y, z
+
+        @staticmethod
+        def backward(ctx: Any, a: Any, b: Any) -> Any:
+            return backward(*ctx.saved_tensors, a, b)
+
+    return Branching
+
+
+def in_parts(x: Any, w: Any, a: Any, b: Any) -> Any:
+    of_x = of_w = None
+    if a is not None:
+        of_x, of_w = a * w, a * x
+    if b is not None:
+        of_x = b if of_x is None else of_x + b
+        of_w = b if of_w is None else of_w + b
+    return of_x, of_w
+
+
+def otherwise(x: Any, w: Any, a: Any, b: Any) -> Any:
+    if b is None:
+        return 5 * a, 7 * a
+    if a is None:
+        return 11 * b, 13 * b
+    return 2 * a + 3 * b, a - b
+
+
+def first_alone(x: Any, w: Any, a: Any, b: Any) -> Any:
+    return (a * w, a * x) if b is None else (a * w + b, b)
+
+
+def gradient_in_torch(f: Any, position: int) -> list[Any]:
+    import torch
+
+    x, w = (torch.tensor(value, requires_grad=True) for value in (X, 2 * X))
+    found = torch.autograd.grad(f(x, w)[position].sum(), (x, w), allow_unused=True)
+    return [np.zeros(3) if each is None else each.numpy() for each in found]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("backward", [in_parts, otherwise])
+@pytest.mark.parametrize("position", [0, 1])
+def test_on_torch_the_branch_of_what_is_missing_is_taken(
+    backward: Callable[..., Any], position: int
+) -> None:
+    original = branching(backward)
+    expected = gradient_in_torch(original.apply, position)
+    found = gradient_in_torch(xg.from_autograd_function(original), position)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("position", [0, 1])
+def test_one_that_takes_it_for_zeros_is_captured_everywhere(position: int, backend: Any) -> None:
+    original = branching(in_parts)
+    ours = xg.from_autograd_function(original)
+    cotangents: list[Any] = [None, None]
+    cotangents[position] = backend.array(ONES)
+    _, pull = xg.vjp(ours, backend.array(X), backend.array(2 * X))
+    found = [backend.numpy(each) for each in pull(tuple(cotangents))]
+    np.testing.assert_array_equal(found, gradient_in_torch(original.apply, position))
+
+
+@pytest.mark.needs("torch")
+def test_one_that_does_not_is_refused_on_other_frameworks() -> None:
+    with pytest.raises(TraceError, match="where a cotangent is missing than where it is zero"):
+        xg.from_autograd_function(branching(otherwise))(X, X)
+
+
+@pytest.mark.needs("torch")
+def test_the_cotangent_of_an_output_without_a_gradient_is_missing(backend: Any) -> None:
+    ours = xg.from_autograd_function(branching(first_alone, marks=True))
+    _, pull = xg.vjp(ours, backend.array(X), backend.array(2 * X))
+    found = [backend.numpy(each) for each in pull((backend.array(ONES), None))]
+    np.testing.assert_array_equal(found, [2 * X, X])
+
+
+def with_symbolic_zeros(takes_for_zero: bool) -> Any:
+    import jax
+
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return x * 2, x * 3
+
+    def fwd(x: Any) -> Any:
+        return f(x.value), None
+
+    def bwd(_: Any, cotangents: Any) -> Any:
+        a, b = cotangents
+        if type(b) is jax.custom_derivatives.SymbolicZero:
+            return (2 * a if takes_for_zero else 5 * a,)
+        if type(a) is jax.custom_derivatives.SymbolicZero:
+            return (3 * b,)
+        return (2 * a + 3 * b,)
+
+    f.defvjp(fwd, bwd, symbolic_zeros=True)
+    return f
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("takes_for_zero", [True, False])
+def test_symbolic_zeros_of_jax_are_missing_cotangents(takes_for_zero: bool) -> None:
+    import jax
+
+    original = with_symbolic_zeros(takes_for_zero)
+    ours = xg.from_custom_vjp(original)
+    for position in (0, 1):
+        expected = jax.grad(lambda x, i=position: original(x)[i].sum())(X)
+        found = jax.grad(lambda x, i=position: ours(x)[i].sum())(X)
+        np.testing.assert_array_equal(found, expected)
+    if takes_for_zero:
+        _, pull = xg.vjp(ours, X)
+        np.testing.assert_array_equal(pull((ONES, None))[0], 2 * ONES)
+    else:
+        with pytest.raises(TraceError, match="where a cotangent is missing"):
+            ours(X)

@@ -1,0 +1,308 @@
+"""A backward that reads an output as forward gave it is differentiated through it by the function's
+own gradient, as where it was written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad import FormatError, xp
+
+X = np.array([-1.0, 2.0, 3.0], np.float32)
+FIRST, SECOND = np.array([1.0, 1.0, 2.0], np.float32), np.array([1.0, 1.0, 3.0], np.float32)
+MASK = [0.0, 9.0, 54.0]  # 3 * FIRST * y, and of that by the own gradient again
+
+
+def mask() -> Any:
+    """Return a Function whose forward has no slope, and whose backward reads its output."""
+    return xg.function(
+        lambda x: xp.where(x > 0, xp.ones_like(x), 0.0),
+        lambda grad_out, y: 3 * grad_out * y,
+        residuals=lambda y, x: y,
+    )
+
+
+def torch_classes() -> dict[str, Any]:
+    import torch
+
+    class Mask(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = (x > 0).to(x.dtype)
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (y,) = ctx.saved_tensors
+            return 3 * g * y
+
+    class Attribute(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.y = (x > 0).to(x.dtype)
+            return ctx.y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return 3 * g * ctx.y.exp()
+
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = x.clone()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (y,) = ctx.saved_tensors
+            return 3 * g * y
+
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = x.round()
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, y = ctx.saved_tensors
+            return g * (x * y + x.round())
+
+    class SetUp(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Any) -> Any:
+            return x.round(), x.sign()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs, *output)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, h: Any) -> Any:
+            x, y, z = ctx.saved_tensors
+            return g * y * z + h * x
+
+    class Root(torch.autograd.Function):
+        """y**3 = x by bisection, of which the ops have no slope."""
+
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            low, high = torch.zeros_like(x), torch.full_like(x, 2.0)
+            for _ in range(24):
+                middle = (low + high) / 2
+                low = torch.where(middle**3 < x.abs(), middle, low)
+                high = torch.where(middle**3 < x.abs(), high, middle)
+            y = x.sign() * middle
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (y,) = ctx.saved_tensors
+            return g / (3 * y * y)
+
+    return {kind.__name__: kind for kind in (Mask, Attribute, Copied, Both, SetUp, Root)}
+
+
+def jax_functions() -> dict[str, Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def value(x: Any) -> Any:
+        return jnp.where(x > 0, 1.0, 0.0)
+
+    applied, derived, pushed, listed = (
+        jax.custom_vjp(value),
+        *map(jax.custom_vjp, (value,)),
+        *(jax.custom_jvp(value) for _ in range(2)),
+    )
+    computed, again = jax.custom_vjp(value), jax.custom_vjp(value)
+
+    def apply(x: Any) -> Any:
+        y = applied(x)
+        return y, y
+
+    def derive(x: Any) -> Any:
+        y = derived(x)
+        return y, jnp.exp(y)
+
+    @pushed.defjvp
+    def push(primals: Any, tangents: Any) -> Any:
+        y = pushed(*primals)
+        return y, 3 * y * tangents[0]
+
+    applied.defvjp(apply, lambda y, g: (3 * g * y,))
+    derived.defvjp(derive, lambda y, g: (3 * g * y,))
+    computed.defvjp(lambda x: (value(x), value(x)), lambda y, g: (3 * g * y,))
+    again.defvjp(lambda x: (value(x), x), lambda x, g: (3 * g * again(x),))
+    listed.defjvps(lambda t, y, x: 3 * y * t)
+    return {
+        "applied": applied, "derived": derived, "computed": computed, "again": again,
+        "pushed": pushed, "listed": listed,
+    }  # fmt: skip
+
+
+def total(f: Callable[..., Any], x: Any, weights: Any) -> Any:
+    found = f(x)
+    parts = found if isinstance(found, tuple) else (found,)
+    return sum(((i + 1) * part * weights).sum() for i, part in enumerate(parts))
+
+
+def in_torch(f: Callable[..., Any]) -> Any:
+    import torch
+
+    x = torch.tensor(X, requires_grad=True)
+    (slope,) = torch.autograd.grad(total(f, x, torch.tensor(FIRST)), x, create_graph=True)
+    if not slope.requires_grad:
+        return np.zeros_like(X)
+    found = torch.autograd.grad((slope * torch.tensor(SECOND)).sum(), x, allow_unused=True)[0]
+    return np.zeros_like(X) if found is None else found.numpy()
+
+
+def in_jax(f: Callable[..., Any], jit: bool = False) -> Any:
+    import jax
+
+    def slope(x: Any) -> Any:
+        return jax.grad(lambda x: total(f, x, FIRST))(x)
+
+    second = jax.grad(lambda x: (slope(x) * SECOND).sum())
+    return np.asarray((jax.jit(second) if jit else second)(X))
+
+
+def in_tensorflow(f: Callable[..., Any], graph: bool = False) -> Any:
+    import tensorflow as tf
+
+    def second(x: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                found = f(x)
+                parts = found if isinstance(found, tuple) else (found,)
+                loss = tf.add_n(
+                    [tf.reduce_sum((i + 1) * part * FIRST) for i, part in enumerate(parts)]
+                )
+            slope = tf.reduce_sum(inner.gradient(loss, x) * SECOND)
+        return outer.gradient(slope, x, unconnected_gradients="zero")
+
+    return (tf.function(second) if graph else second)(tf.constant(X)).numpy()
+
+
+SECOND_DERIVATIVES = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["Mask", "Attribute", "Copied", "Both", "SetUp", "Root"])
+def test_a_class_that_saves_its_output_has_the_second_derivative_of_the_class(name: str) -> None:
+    original = torch_classes()[name]
+    expected = in_torch(original.apply)
+    assert expected.any()
+    np.testing.assert_allclose(in_torch(xg.from_autograd_function(original)), expected, rtol=1e-5)
+
+
+@pytest.mark.needs("torch", "jax", "tensorflow")
+@pytest.mark.parametrize("name", ["Mask", "Attribute", "Copied", "Both", "SetUp", "Root"])
+def test_it_has_it_on_every_framework_and_compiled(name: str) -> None:
+    original = torch_classes()[name]
+    expected, ours = in_torch(original.apply), xg.from_autograd_function(original)
+    for found in (in_jax(ours), in_jax(ours, jit=True)):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for found in (in_tensorflow(ours), in_tensorflow(ours, graph=True)):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["Mask", "Copied", "SetUp"])
+def test_it_has_it_under_torch_func_and_vmap(name: str) -> None:
+    import torch
+
+    original = torch_classes()[name]
+    expected, ours = in_torch(original.apply), xg.from_autograd_function(original)
+    first, second = torch.tensor(FIRST), torch.tensor(SECOND)
+    slope = torch.func.grad(lambda x: total(ours, x, first))
+    twice = torch.func.grad(lambda x: (slope(x) * second).sum())
+    found = torch.func.vmap(twice)(torch.tensor(np.stack([X, X])))
+    np.testing.assert_allclose(found.numpy(), np.stack([expected] * 2), rtol=1e-5)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("name", ["applied", "derived", "computed", "again", "pushed", "listed"])
+def test_a_custom_rule_of_jax_keeps_its_second_derivative(name: str) -> None:
+    original = jax_functions()[name]
+    expected, ours = in_jax(original), xg.from_custom_vjp(original)
+    assert expected.any() == (name != "computed")
+    np.testing.assert_allclose(in_jax(ours), expected, rtol=1e-5)
+    np.testing.assert_allclose(in_jax(ours, jit=True), expected, rtol=1e-5)
+
+
+@pytest.mark.needs("torch", "jax")
+@pytest.mark.parametrize("name", ["applied", "derived", "computed", "again", "pushed", "listed"])
+def test_it_keeps_it_on_torch(name: str) -> None:
+    original = jax_functions()[name]
+    expected, ours = in_jax(original), xg.from_custom_vjp(original)
+    np.testing.assert_allclose(in_torch(ours), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
+def test_residuals_of_an_output_are_differentiated_by_the_own_gradient(
+    name: str, backend: Any
+) -> None:
+    if backend.name != name:
+        pytest.skip("it is another framework's")
+    np.testing.assert_allclose(SECOND_DERIVATIVES[name](mask()), MASK)
+
+
+@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
+def test_what_backward_computes_again_keeps_the_derivative_of_its_ops(
+    name: str, backend: Any
+) -> None:
+    if backend.name != name:
+        pytest.skip("it is another framework's")
+    f = xg.function(xp.round, lambda g, x: g * x * xp.sum(xp.round(x)))
+    # By its ops the sum of rounded numbers has no slope: 4 * FIRST is left.
+    np.testing.assert_allclose(SECOND_DERIVATIVES[name](f), 4 * FIRST * SECOND)
+
+
+@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
+def test_a_saved_function_keeps_it(name: str, backend: Any) -> None:
+    if backend.name != name:
+        pytest.skip("it is another framework's")
+    f = mask()
+    f(X)
+    again = xg.from_dict(json.loads(json.dumps(f.to_dict())))
+    np.testing.assert_allclose(SECOND_DERIVATIVES[name](again), MASK)
+
+
+def test_a_document_that_reads_another_output_than_forward_gives_is_refused() -> None:
+    f = mask()
+    f(X)
+    text = json.dumps(f.to_dict())
+    assert '"position": 0' in text
+    with pytest.raises(FormatError, match="output 7"):
+        xg.from_dict(json.loads(text.replace('"position": 0', '"position": 7')))
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_taken_in_captured_code_goes_by_the_own_gradient() -> None:
+    import torch
+
+    original = torch_classes()["Mask"]
+
+    def slope_of_slope(x: Any) -> Any:
+        (slope,) = torch.autograd.grad(original.apply(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.sum(), x)[0]
+
+    x = torch.tensor(X, requires_grad=True)
+    expected = slope_of_slope(x)
+    ours = xg.function(slope_of_slope)
+    torch.testing.assert_close(ours(x), expected, rtol=0, atol=0)
+    np.testing.assert_array_equal(ours(X), expected.numpy())
