@@ -153,6 +153,18 @@ def test_handles_nest_and_are_detached_in_any_order(net: Any) -> None:
     assert len({each.numpy().tobytes() for each in (own, one, two, both)}) == 4
 
 
+def test_a_handle_is_entered_once_and_says_so(net: Any) -> None:
+    own = gradient(net)
+    handle = xg.attach(net, {"relu": "attached_guides"})
+    with handle:
+        with pytest.raises(xg.RuleError, match="is entered already"):
+            handle.__enter__()
+        assert not torch.equal(gradient(net), own)
+    with pytest.raises(xg.RuleError, match=r"was detached.*attach again"):
+        handle.__enter__()
+    assert torch.equal(gradient(net), own)
+
+
 def test_a_shared_layer_is_changed_once_under_all_its_names() -> None:
     act = nn.ReLU()
     model = nn.Sequential(act, nn.Linear(4, 4), act)
