@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -14,10 +16,11 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import RuleValueError
 from multigrad.models.handle import named
 
+from .hooks import has_acted, is_around_region, keep_acting
 from .layer_rules import WeightRule, call_merged, rules_inside
 from .operation_mode import OperationMode, count_hits, refuse
 from .rule_over import PlainRule, is_compiling, may_have_gradient, stack_length
-from .swapped_classes import Acting, Method
+from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
 # Layers of torch that are one of our activations: the operation, and where its numbers stand.
@@ -42,6 +45,70 @@ class OnLayer(Acting):
 
     rule_name: str
 
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        ruled = self.wrap_forward(original, method)
+
+        @functools.wraps(method)
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
+                return method(module, *args, **kwargs)
+            return ruled(module, *args, **kwargs)
+
+        return forward
+
+    def wrap_forward(self, original: type, method: Method) -> Method:
+        """Return what runs in the place of the forward of a class."""
+        raise NotImplementedError
+
+    def acts_in_regions(self, module: nn.Module) -> bool:
+        """Note that it acts on a layer in the regions around this call; return whether it did in
+        the first run of the one that runs again.
+        """
+        key = id(self), id(module)
+        if not has_acted(key):
+            return False
+        keep_acting(key, self, functools.partial(acting_again, self, module))
+        return True
+
+
+class ActingHere(Acting):
+    """Something that was taken off acts again on one thread."""
+
+    def __init__(self, acting: Acting) -> None:
+        super().__init__()
+        self.acting = acting
+        self.thread = threading.get_ident()
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        ruled = self.acting.wrap(original, name, method)
+        if ruled is method:
+            return method
+
+        @functools.wraps(method)
+        def here(*args: Any, **kwargs: Any) -> Any:
+            is_here = threading.get_ident() == self.thread
+            return (ruled if is_here else method)(*args, **kwargs)
+
+        return here
+
+
+@contextmanager
+def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
+    """Let something act on a module as in the first run of a region, also where it was taken off
+    since.
+    """
+    if acting in acting_on(module):
+        yield
+        return
+    here = ActingHere(acting)
+    put_on(module, here, "")
+    try:
+        yield
+    finally:
+        take_off(here)
+
 
 class LayerActing(OnLayer):
     """A rule that reads no weights acts on the gradient of layers' input."""
@@ -51,13 +118,11 @@ class LayerActing(OnLayer):
         self.rule = rule
         self.rule_name = rule.name
 
-    def wrap(self, original: type, name: str, method: Method) -> Method:
-        if name != "forward":
-            return method
+    def wrap_forward(self, original: type, method: Method) -> Method:
         forward = self._wrap_any(method)
         if original in LAYERS:
             forward = self._wrap_activation(*LAYERS[original], method, forward)
-        return functools.wraps(method)(forward)
+        return forward
 
     def _wrap_any(self, method: Method) -> Method:
         first = next(iter(list(inspect.signature(method).parameters)[1:]), "input")
@@ -90,6 +155,7 @@ class LayerActing(OnLayer):
             if not isinstance(input, torch.Tensor) or not input.is_floating_point():
                 return general(module, input)
             if not may_have_gradient(input):
+                rule.draw_along(input)
                 return method(module, input)
             act = rule.activation(operation, (input,), {n: getattr(module, n) for n in numbers})
             if act is None:
@@ -144,12 +210,9 @@ class InsideActing(OnLayer):
         self.must_act = rule is not None
         self.mode = OperationMode(rules_inside(rule, merges))
 
-    def wrap(self, original: type, name: str, method: Method) -> Method:
-        if name != "forward":
-            return method
+    def wrap_forward(self, original: type, method: Method) -> Method:
         mode, key, must_act = self.mode, self.mode.key, self.must_act
 
-        @functools.wraps(method)
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             before = count_hits(key) if is_compiling() else mode.count()
             with mode:
@@ -174,13 +237,10 @@ class MergedActing(OnLayer):
         self.rule_name = self.rule.name
         self.own = own
 
-    def wrap(self, original: type, name: str, method: Method) -> Method:
-        if name != "forward":
-            return method
+    def wrap_forward(self, original: type, method: Method) -> Method:
         rule = self.rule
-        alone = method if self.own is None else self.own.wrap(original, name, method)
+        alone = method if self.own is None else self.own.wrap_forward(original, method)
 
-        @functools.wraps(method)
         def forward(module: Any, input: Any) -> Any:
             merged = call_merged(rule, module, method, input)
             return alone(module, input) if merged is None else merged

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .hooks import is_second_run
 from .operation_mode import HARDTANH, OperationMode, is_entered, refuse, say_missing, stack_at
 from .operations import functions_calling
 from .rule_over import is_compiling, stack_length
@@ -37,8 +38,8 @@ class OperationsActing(ActingByMode):
 
         @functools.wraps(method)
         def within(*args: Any, **kwargs: Any) -> Any:
-            if is_entered(mode):
-                return method(*args, **kwargs)
+            if is_entered(mode) or (not is_compiling() and is_second_run()):
+                return method(*args, **kwargs)  # a second run is in the mode as its first was
             with mode:
                 return method(*args, **kwargs)
 
@@ -78,7 +79,7 @@ class RootActing(ActingByMode):
 
         @functools.wraps(method)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            is_inner = is_entered(mode)
+            is_inner = is_entered(mode) or (not is_compiling() and is_second_run())
             if is_inner or mode.seen is None or is_compiling():
                 output = method(*args, **kwargs)
             else:

@@ -17,7 +17,7 @@ from multigrad.models.handle import named
 from multigrad.models.over import RuleOver
 from multigrad.rulebook.rule import resolve
 
-from .hooks import top_hooks
+from .hooks import is_first_without_gradients, top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
@@ -86,6 +86,7 @@ class PlainRule:
             GradientError: the rule gives another shape than that of x.
         """
         if not may_have_gradient(x):
+            self.draw_along(x)
             return forward(x)
         looks = not is_compiling() and not transforms_active()
         version = x._version if looks else 0
@@ -105,7 +106,8 @@ class PlainRule:
             if out.shape != x.shape:
                 self._check_shape(x, out, where)
         # What a Function returns of its input is a view of it.
-        return self.over.now()(x, out).clone()
+        rule = self.over.now() if is_compiling() else self.over.here()
+        return rule(x, out).clone()
 
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -122,6 +124,7 @@ class PlainRule:
         act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
         if act is not None:
             if not may_have_gradient(x):
+                self.draw_along(x)
                 return func(*args, **kwargs)
             return self.in_place[name](x) if in_place else act(x)
         places = [*enumerate(args), *kwargs.items()]
@@ -141,6 +144,7 @@ class PlainRule:
                 raise RuleValueError(
                     f"operation {name!r} takes integers: rule {self.name!r} has no gradient there"
                 )
+            self.draw_along(x)
             return func(*args, **kwargs)
         place, x = active[0]
         if len(active) > 1 or isinstance(dict(places)[place], tuple | list):
@@ -165,6 +169,16 @@ class PlainRule:
             return forward(given.clone())
 
         return x.copy_(self.apply(x.clone(), forward_beside, where))
+
+    def draw_along(self, x: Any) -> None:
+        """Draw as the rule would, in the first run of a reentrant region, where no tensor has a
+        gradient yet: so its second run draws the same, and the next step draws anew.
+        """
+        if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return
+        if is_first_without_gradients():
+            with torch.no_grad():
+                self.over.here()(x, x)
 
     def _check_shape(self, x: Tensor, out: Tensor, where: Callable[[], str]) -> None:
         """Raise GradientError where the rule gives no gradient of x's shape."""

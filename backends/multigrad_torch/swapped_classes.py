@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
+from abc import ABC
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -154,13 +155,23 @@ def _make(like: type, base: type, names: dict[str, Any]) -> type:
     """Return a class that looks like another one; no `__init_subclass__` or metaclass is told."""
     names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
     names |= {key: getattr(like, key) for key in ("__module__", "__qualname__", "__doc__")}
-    made = type.__new__(type(like), like.__name__, (_Base,), names)
-    made.__bases__ = (base,)
+    try:
+        made = type.__new__(type(like), like.__name__, (_Base,), names)
+        made.__bases__ = (base,)
+    except TypeError:
+        made = type.__new__(type(like), like.__name__, (_AbstractBase,), names)
+        made.__bases__ = (base,)
     return made
 
 
 class _Base(nn.Module):
     """The base of a class until it gets its own."""
+
+
+class _AbstractBase(ABC, nn.Module):
+    """The same for classes that have ABC before Module, as fake quantizers: their objects have
+    another layout.
+    """
 
 
 def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..active.regions import is_of_then
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function
 from ..rulebook.names import epoch
@@ -73,3 +74,7 @@ class RuleOver:
             self._known = epoch(), over(self.rule)
             function = self._known[1]
         return function
+
+    def here(self) -> Function:
+        """Return the same in eager code, which may be a region that runs again."""
+        return over(self.rule) if is_of_then() else self.now()
