@@ -439,7 +439,7 @@ def test_the_numbers_of_a_zbox_are_looked_at_in_tensors_too(backend: Any) -> Non
     with pytest.raises(xg.RuleError, match="param 'low' is <= high everywhere"):
         lrp.zbox(low, high)
     with pytest.raises(xg.RuleError, match="sigma is a deviation"):
-        lrp.smooth(lambda p: p, low, sigma=backend.array(-array(3) ** 2))
+        lrp.smooth(lambda p: p, low, sigma=backend.array(-(array(3) ** 2)))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,7 @@ from multigrad.models.selectors import Choice, Layer, OperationChoice, choose
 from .composed import plan_composite
 from .layer_acting import InsideActing, LayerActing, OnLayer
 from .layer_rules import rule_of_operation
-from .operation_acting import OperationsActing, QuietActing, RootActing, may_call
-from .operation_mode import OperationMode
+from .operation_acting import OperationsActing, QuietActing, RootActing, make_mode, may_call
 from .operations import find_operation, operation_names
 from .rule_over import PlainRule
 from .swapped_classes import Acting, acting_on, original_class, put_on, take_off
@@ -36,7 +34,7 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
     if isinstance(rules, Composite):
         for layer in layers:
             refuse_scripted(layer.names[0], layer.layer)
-        plan, rows = plan_composite(layers, rules)
+        plan, rows = plan_composite(model, layers, rules)
     else:
         choices, operations = choose(rules, layers, find_operation, operation_names())
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
@@ -145,34 +143,16 @@ def plan_operations(
             )
     for layer in layers:
         refuse_scripted(layer.names[0], layer.layer)
-    refuse_second_operation(model, chosen)
-    mode = OperationMode(
-        {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
-    )
-    within, quiet = OperationsActing(mode), QuietActing(mode)
+    rules = {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
+    mode = make_mode(model, layers, rules)
+    within, quiet, root = OperationsActing(mode), QuietActing(mode), RootActing(mode)
     plan: list[Planned] = []
     for layer in layers:
         if may_call(layer.layer, set(chosen)):
             plan.append((within, layer.layer, layer.names[0]))
         elif layer.is_leaf:
             plan.append((quiet, layer.layer, layer.names[0]))
-    root = RootActing(mode)
     return [*plan, (root, model, "")]
-
-
-def refuse_second_operation(model: nn.Module, chosen: Collection[str]) -> None:
-    """Refuse operations that have rules in the same model; those of a model inside of it win there.
-
-    Raises:
-        RuleValueError: one has.
-    """
-    for other in acting_on(model):
-        if isinstance(other, RootActing):
-            for name in other.mode.hits.keys() & chosen:
-                raise RuleValueError(
-                    f"operation {name!r} has a rule in this {original_class(model).__name__} "
-                    "already: detach that first"
-                )
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:

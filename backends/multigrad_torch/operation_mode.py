@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -73,10 +73,16 @@ class OperationMode(TorchFunctionMode):
         rules: by operation.
         seen: the operations that were called, until a call of the whole model has ended.
         hits: how often each of the rules acted; compiled code counts when it is traced.
+        around: the modes of models that hold the one that this is for, with some of its operations.
+        roots: returns the models that this is for: one, and its copies.
+        say_layers: returns which of its layers that are an operation have rules of their own.
     """
 
     def __init__(self, rules: Mapping[str, CallRule]) -> None:
         self.rules = dict(rules)
+        self.around: tuple[OperationMode, ...] = ()
+        self.roots: Callable[[], Sequence[Any]] = tuple
+        self.say_layers: Callable[[str], str] = lambda operation: ""
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.key = f"operations_{next(_keys)}"
@@ -174,8 +180,8 @@ class OperationMode(TorchFunctionMode):
         near = suggest(missing, called)
         return (
             f"the model called no operation {missing!r}, so its rule acted nowhere{near} "
-            f"(operations called: {', '.join(called) or 'none'}). For a layer of that name, give a "
-            f"predicate: lambda name, layer: name == {missing!r}"
+            f"{self.say_layers(missing)} (operations called: {', '.join(called) or 'none'}). For a "
+            f"layer of that name, give a predicate: lambda name, layer: name == {missing!r}"
         )
 
 
@@ -257,3 +263,14 @@ def is_entered(mode: OperationMode) -> bool:
         if stack_at(i) is mode:
             return True
     return False
+
+
+def find_inner(mode: OperationMode) -> OperationMode | None:
+    """Return the innermost mode that this thread is within, of a model inside of a mode's."""
+    for i in range(stack_length() - 1, -1, -1):
+        entered = stack_at(i)
+        if isinstance(entered, OperationMode):
+            for each in entered.around:
+                if each is mode:
+                    return entered
+    return None

@@ -41,6 +41,15 @@ class Acting:
         """Return what runs in the place of a method of a class."""
         return method
 
+    def goes_inside(self, other: Acting) -> bool:
+        """Return whether it stands within another one, where that acts already."""
+        return False
+
+    def all_modules(self) -> list[nn.Module]:
+        """Return the modules that it acts on."""
+        held = [one() for one, _ in list(self.modules.values())]
+        return [module for module in held if module is not None]
+
     def add(self, module: nn.Module, name: str) -> None:
         """Note a module that it acts on."""
         key, modules = id(module), self.modules
@@ -67,14 +76,16 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     Raises:
         RuleTypeError: its class has no subclass that fits.
     """
-    _assign(module, (*acting_on(module), acting))
+    acts = acting_on(module)
+    at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
+    _assign(module, (*acts[:at], acting, *acts[at:]))
     acting.add(module, name)
 
 
 def take_off(acting: Acting) -> None:
     """Let something act no more, on any module and any copy."""
-    for module in [held() for held, _ in list(acting.modules.values())]:
-        if module is not None and acting in acting_on(module):
+    for module in acting.all_modules():
+        if acting in acting_on(module):
             _assign(module, tuple(each for each in acting_on(module) if each is not acting))
     acting.modules.clear()
 

@@ -21,8 +21,8 @@ from ..backend.events import is_tracing, tell_depend
 from ..errors import RuleValueError, TraceError
 from ..ground.ranges import as_number
 from .moving import Moving, NumberRead, alive
-from .regions import standing
 from .reads import Telling, is_collecting, look_up
+from .regions import standing
 from .rules import ActiveRules, RuleInForce
 
 _serials = itertools.count(1)

@@ -1,4 +1,4 @@
-"""The numbers of attribution, checked where they are given: a map of NaN says nothing of its cause."""
+"""The numbers of attribution, checked where they are given: no map of NaN says what made it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..ground.ranges import Range
 
 Tensor = Any
 NOT_NEGATIVE = Range.read(">= 0 and finite")
-RANGES: Mapping[str, Range] = dict.fromkeys(("epsilon", "gamma", "alpha", "beta", "stabilizer"), NOT_NEGATIVE)
+NAMES = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
+RANGES: Mapping[str, Range] = dict.fromkeys(NAMES, NOT_NEGATIVE)
 
 
 def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:

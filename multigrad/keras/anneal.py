@@ -203,9 +203,7 @@ def find_schedules(model: Any, param: str | None, names: list[str] | None) -> li
     return list(found.values())
 
 
-def find_variables(
-    model: Any, param: str, names: list[str] | None
-) -> list[tuple[RuleParams, Any]]:
+def find_variables(model: Any, param: str, names: list[str] | None) -> list[tuple[RuleParams, Any]]:
     """Return the Variables of that param in a model, in the layers of these names, with the params
     that they are among.
 
