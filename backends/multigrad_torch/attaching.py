@@ -12,10 +12,10 @@ from multigrad.attribution.composites import Composite
 from multigrad.attribution.kinds import is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.handle import Attachment, Row, named
-from multigrad.models.selectors import Choice, Layer, OperationChoice, choose
+from multigrad.models.selectors import Choice, Function, Layer, OperationChoice, choose
 
 from .composed import plan_composite
-from .layer_acting import InsideActing, LayerActing, OnLayer
+from .layer_acting import FunctionActing, InsideActing, LayerActing, OnLayer
 from .layer_rules import rule_of_operation
 from .operation_acting import OperationsActing, QuietActing, RootActing, make_mode, may_call
 from .operations import find_operation, operation_names
@@ -36,7 +36,9 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
             refuse_scripted(layer.names[0], layer.layer)
         plan, rows = plan_composite(model, layers, rules)
     else:
-        choices, operations = choose(rules, layers, find_operation, operation_names())
+        choices, operations = choose(
+            rules, layers, find_operation, operation_names(), functions_of(layers)
+        )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
         rows = [*map(row_of_layer, choices), *map(row_of_operation, operations)]
     put: list[Acting] = []
@@ -51,8 +53,8 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
 
 
 def row_of_layer(choice: Choice) -> Row:
-    name = choice.layer.names[0] or "(model)"
-    kind = original_class(choice.layer.layer).__name__
+    name, layer = choice.layer.names[0] or "(model)", choice.layer.layer
+    kind = original_class(layer).__name__ if isinstance(layer, nn.Module) else "function"
     return Row(name, kind, named(choice.rule), show(choice.selector))
 
 
@@ -97,6 +99,9 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
     for choice in choices:
         layer, rule = choice.layer.layer, choice.rule
         name = choice.layer.names[0]
+        if isinstance(layer, Function):
+            plan.append((over_function(name, layer, rule), layer.layer, name))
+            continue
         refuse_scripted(name, layer)
         refuse_second(name, layer)
         key = rule if isinstance(rule, str) else id(rule)
@@ -106,6 +111,43 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
             )
         plan.append((acting[key], layer, name))
     return plan
+
+
+def functions_of(layers: list[Layer]) -> list[Layer]:
+    """Return the functions that modules hold as attributes: F.relu as a block's activation."""
+    return [
+        Layer(
+            tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
+            Function(layer.layer, attribute, value),
+        )
+        for layer in layers
+        for attribute, value in vars(layer.layer).items()
+        if callable(value)
+        and not attribute.startswith("_")
+        and attribute != "forward"
+        and not isinstance(value, nn.Module | type)
+    ]
+
+
+def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
+    """Return what puts a rule on a function that a module holds.
+
+    Raises:
+        RuleTypeError: the rule reads weights, or the module has code that is no Python.
+        RuleValueError: the function has a rule already.
+    """
+    refuse_scripted(name, function.layer)
+    if is_layer_rule(rule):
+        raise RuleTypeError(
+            f"rule {named(rule)!r} reads what layers hold, and {name!r} is a function: select the "
+            "layer that holds it"
+        )
+    for other in acting_on(function.layer):
+        if isinstance(other, FunctionActing) and other.attribute == function.attribute:
+            raise RuleValueError(
+                f"function {name!r} has rule {other.rule.name!r} already: detach that first"
+            )
+    return FunctionActing(PlainRule(rule), function.attribute)
 
 
 def refuse_second(name: str, layer: nn.Module) -> None:

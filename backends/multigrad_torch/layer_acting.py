@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -13,13 +14,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from multigrad.errors import RuleValueError
+from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.handle import named
 
 from .hooks import has_acted, is_around_region, keep_acting
 from .layer_rules import WeightRule, call_merged, rules_inside
-from .operation_mode import OperationMode, count_hits, refuse
-from .rule_over import PlainRule, is_compiling, may_have_gradient, stack_length
+from .operation_mode import OperationMode, count_hits
+from .rule_over import PlainRule, is_compiling, may_have_gradient, refuse, stack_length
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
@@ -36,7 +37,21 @@ LAYERS: dict[type, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class OnLayer(Acting):
+class InRegions(Acting):
+    """Acts on modules in the second run of a region as in its first."""
+
+    def acts_in_regions(self, module: nn.Module) -> bool:
+        """Note that it acts on a module in the regions around this call; return whether it did in
+        the first run of the one that runs again.
+        """
+        key = id(self), id(module)
+        if not has_acted(key):
+            return False
+        keep_acting(key, self, functools.partial(acting_again, self, module))
+        return True
+
+
+class OnLayer(InRegions):
     """A rule acts on layers, each of which has one at most.
 
     Attributes:
@@ -61,16 +76,6 @@ class OnLayer(Acting):
     def wrap_forward(self, original: type, method: Method) -> Method:
         """Return what runs in the place of the forward of a class."""
         raise NotImplementedError
-
-    def acts_in_regions(self, module: nn.Module) -> bool:
-        """Note that it acts on a layer in the regions around this call; return whether it did in
-        the first run of the one that runs again.
-        """
-        key = id(self), id(module)
-        if not has_acted(key):
-            return False
-        keep_acting(key, self, functools.partial(acting_again, self, module))
-        return True
 
 
 class ActingHere(Acting):
@@ -117,6 +122,8 @@ class LayerActing(OnLayer):
         super().__init__()
         self.rule = rule
         self.rule_name = rule.name
+        self.has_acted = False  # or it was said that it does not
+        self.idle: set[int] = set()
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         forward = self._wrap_any(method)
@@ -142,7 +149,10 @@ class LayerActing(OnLayer):
 
             if getattr(module, "inplace", None) is True:
                 return x.copy_(self.rule.apply(x.clone(), on_clone(call), where))
-            return self.rule.apply(x, call, where)
+            out = self.rule.apply(x, call, where)
+            if not self.has_acted and not is_compiling():
+                self.note_gradient(module, x, out)
+            return out
 
         return forward
 
@@ -168,6 +178,22 @@ class LayerActing(OnLayer):
             return act(input)
 
         return forward
+
+    def note_gradient(self, module: nn.Module, x: Tensor, out: Any) -> None:
+        """Warn where a layer is trained a second time, and no gradient ever comes to the rule."""
+        if may_have_gradient(x):
+            self.has_acted = True
+        elif out.requires_grad:  # its weights' gradients pass
+            if id(module) in self.idle:
+                self.has_acted = True  # it is said once
+                warnings.warn(
+                    f"rule {self.rule.name!r} acts nowhere: the input of {self.name_of(module)} "
+                    "needs no gradient, and a rule on a layer is for that of its input. Select a "
+                    "later layer, or call the model with x.requires_grad_()",
+                    ActsNowhereWarning,
+                    stacklevel=4,
+                )
+            self.idle.add(id(module))
 
     def check(self, module: nn.Module, x: Any, others: Any) -> None:
         """Check what a layer is called with.
@@ -197,6 +223,65 @@ class LayerActing(OnLayer):
             f"{self.name_of(module)} is called with {given}, and rule {self.rule.name!r} acts on "
             f"the gradient of one input: {wish}"
         )
+
+
+class FunctionActing(InRegions):
+    """A rule acts on a function that a module holds as an attribute, wherever it is called there.
+
+    A property of the class stands before the module's own dict, which stays as it is. Dynamo (torch
+    2.13) reads the dict first: it leaves the module's forward to eager code.
+    """
+
+    def __init__(self, rule: PlainRule, attribute: str) -> None:
+        super().__init__()
+        self.rule = rule
+        self.attribute = attribute
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if name != "forward":
+            return method
+        in_eager_code = torch._dynamo.disable(method)
+
+        @functools.wraps(method)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return (in_eager_code if is_compiling() else method)(*args, **kwargs)
+
+        return forward
+
+    def attributes(self) -> dict[str, property]:
+        attribute = self.attribute
+
+        def get(module: Any) -> Any:
+            held = vars(module)
+            if attribute not in held:
+                raise AttributeError(attribute)
+            function = held[attribute]
+            return self.put_on_function(module, function) if callable(function) else function
+
+        def put(module: Any, value: Any) -> None:
+            vars(module)[attribute] = value
+
+        def delete(module: Any) -> None:
+            del vars(module)[attribute]
+
+        return {attribute: property(get, put, delete)}
+
+    def put_on_function(self, module: nn.Module, function: Callable[..., Any]) -> Any:
+        """Return a function with the rule's gradient for its first argument."""
+
+        def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
+                return function(x, *args, **kwargs)
+
+            def forward(given: Tensor) -> Any:
+                return function(given, *args, **kwargs)
+
+            def where() -> str:
+                return f"function {self.modules.get(id(module), (None, self.attribute))[1]!r}"
+
+            return self.rule.apply(x, forward, where)
+
+        return call
 
 
 class InsideActing(OnLayer):

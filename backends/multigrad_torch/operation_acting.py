@@ -20,12 +20,11 @@ from .operation_mode import (
     OperationMode,
     find_inner,
     is_entered,
-    refuse,
     say_missing,
     stack_at,
 )
 from .operations import functions_calling
-from .rule_over import is_compiling, stack_length
+from .rule_over import is_compiling, refuse, stack_length
 from .swapped_classes import Acting, Method, acting_on, is_parametrized, original_class
 
 pop_mode = torch._C._pop_torch_function_stack

@@ -41,6 +41,10 @@ class Acting:
         """Return what runs in the place of a method of a class."""
         return method
 
+    def attributes(self) -> dict[str, property]:
+        """Return what stands in the place of attributes of modules."""
+        return {}
+
     def goes_inside(self, other: Acting) -> bool:
         """Return whether it stands within another one, where that acts already."""
         return False
@@ -189,12 +193,17 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
     names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
     names["__class__"] = property(get_class, set_class)
     names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
-    for name, own in methods_of(original).items():
+    methods = methods_of(original)
+    for name, own in methods.items():
         method = own
+        # A module without forward computes in `__call__`.
+        role = "forward" if name == "__call__" and "forward" not in methods else name
         for each in acting:
-            method = each.wrap(original, name, method)
+            method = each.wrap(original, role, method)
         if method is not own:
             names[name] = method
+    for each in acting:
+        names |= each.attributes()
     if has_own:
         forward = own_forward(original)
         for each in acting:
@@ -207,14 +216,16 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
 
 
 def methods_of(cls: type) -> dict[str, Method]:
-    """Return forward, and the methods that a class has beside those of every module."""
+    """Return forward, `__call__` where a class has its own, and the methods that a class has beside
+    those of every module.
+    """
     found: dict[str, Method] = {}
     for each in reversed(cls.__mro__):
         if each is object or each is nn.Module:
             continue
         for name, value in vars(each).items():
             is_own = not name.startswith("__") and name not in vars(nn.Module)
-            if name == "forward" or is_own:
+            if name in ("forward", "__call__") or is_own:
                 found[name] = value
     kinds = type(methods_of)
     return {name: value for name, value in found.items() if isinstance(value, kinds)}

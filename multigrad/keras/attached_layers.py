@@ -20,7 +20,8 @@ import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..errors import RuleTypeError, RuleValueError
-from ..models.over import RuleOver
+from ..models.handle import named
+from ..models.over import RuleOver, check_fit
 from .attached_operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 from .base import list_leaves
 from .steps import keeping_weights
@@ -209,6 +210,7 @@ def make_run(layer: Any, rule: Any) -> Call:
                 f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
                 "select the layers within it, or an operation"
             )
+        check_fit(named(rule), shown, x.shape, out.shape)
         y = look_up(acting)(x, out)
         keep_mask(out, y)
         return y

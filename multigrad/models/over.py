@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..active.regions import is_of_then
+from ..errors import GradientError
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function
+from ..lowering.input_checks import shapes_agree
 from ..rulebook.names import epoch
 from ..rulebook.rule import Rule, resolve
 
@@ -54,6 +56,26 @@ def over(rule: str | Rule | Callable[..., Any]) -> Function:
         forward.__name__ = found.name
         known = _over.setdefault(found, custom_gradient(forward, native=found.native))
     return known
+
+
+def misfit(rule: str, where: str, tin: Any, out: Any) -> str:
+    """Return that a rule does not fit, and what would."""
+    return (
+        f"{where} makes shape {out} of {tin}, and rule {rule!r} needs a gradient of its input's "
+        "shape: it goes on layers and operations that keep the shape. What fits a layer with "
+        "weights is xg.attribution.epsilon() and its like; this rule fits the activation after it"
+    )
+
+
+def check_fit(rule: str, where: str, tin: Any, out: Any) -> None:
+    """Check that a rule fits a forward, by the shapes of its input and output; lengths that are not
+    known yet fit all others.
+
+    Raises:
+        GradientError: the forward changes the shape.
+    """
+    if not shapes_agree(out, tin):
+        raise GradientError(misfit(rule, where, tuple(tin), tuple(out)))
 
 
 class RuleOver:
