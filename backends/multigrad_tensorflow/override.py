@@ -33,7 +33,7 @@ from multigrad.ground.threads import make_lock
 from multigrad.models.over import check_fit, over
 
 from .override_operations import Meant, find, is_operation, refuse_unmet
-from .regions import FIRST, may_be_recomputed
+from .regions import FIRST, may_be_recomputed, on_call
 
 __all__ = ["is_operation", "override"]
 
@@ -341,6 +341,10 @@ def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable
     known: dict[tuple[Any, ...], Acting] = {}
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
+        with on_call():
+            return run(*args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
         found = tuple(over(rule) for _, rule in rows)  # a name means what it means now
         acting = known.get(found)
         if acting is None:

@@ -40,6 +40,7 @@ class Attached:
     Attributes:
         model: the model.
         operations: a rule by an operation's name.
+        within: rules by operation for what single layers call, by the layers' identities.
         misses: names the layers made since that it should have changed; None: none can be.
         called: the operations that were called.
         is_seen: whether a call of the model has come to all that is meant.
@@ -49,12 +50,17 @@ class Attached:
     model: Any
     operations: dict[str, Any]
     misses: Callable[[], list[str]] | None = None
+    within: dict[int, dict[str, Any]] = field(default_factory=dict)
     called: Called = field(default_factory=Called)
     is_seen: bool = False
     superseded: bool = False
 
     def __hash__(self) -> int:
         return id(self)
+
+    def rules_in(self, layer: Any) -> dict[str, Any]:
+        """Return its rules for what a layer calls, by operation."""
+        return {**self.operations, **self.within.get(id(layer), {})}
 
 
 class Changes:
@@ -105,10 +111,11 @@ class Changes:
         """
         held = vars(self.layer)
         keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
-        ruled = [each for each in self.handles if each.operations and each is not keeps]
+        acts = [(each, each.rules_in(self.layer)) for each in self.handles if each is not keeps]
+        ruled = [each for each, rules in acts if rules]
         self.scope = None
         if ruled:
-            rules = {name: rule for each in ruled for name, rule in each.operations.items()}
+            rules = {name: rule for _, each in acts for name, rule in each.items()}
             acting = {
                 name: None if rule is None else RuleOver(rule) for name, rule in rules.items()
             }

@@ -238,7 +238,10 @@ def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[s
         held = [each for each in layers if holder and holder in each.names]
         if held:
             kind = type(held[0].layer).__name__
-            near = f": layer {holder!r} ({kind}) has no {attribute!r} that is a layer or a function"
+            words = (
+                f": layer {holder!r} ({kind}) has no {attribute!r} that is a layer or a function"
+            )
+            near = words + near
         return (
             f"selector {selector!r} matches no layer and no operation{near} "
             f"(layers: {shown or 'none'})"
