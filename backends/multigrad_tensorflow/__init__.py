@@ -88,6 +88,7 @@ backend = Backend(
         on_call=regions.on_call,
         on_draw=regions.on_draw,
         notes_regions=True,
+        recall=regions.recall,
     ),
     interop=Interop(
         lend=bridge.lend,

@@ -44,10 +44,11 @@ class Region:
     # Its keyword arguments; held, so that no other dictionary takes their place.
     key: dict[str, Any]
     active: ActiveRules
+    noted: Noted  # what stood in the first run besides
     tape: Any = None  # a weak reference to the tape of the run that goes on
-    noted: Noted = field(default_factory=Noted)  # what stood in the first run besides
     # The tensors that follow numbers that move, of the graph of the first run, by serial.
     following: dict[int, Tensor] = field(default_factory=dict)
+    recalled: dict[Any, Any] = field(default_factory=dict)  # what layers had in the first run
     drawn: list[Any] = field(default_factory=list)  # the keys of calls, in the first run
     repeated: int = 0  # of these, in the run that goes on
 
@@ -106,7 +107,8 @@ def rules_of_region() -> ActiveRules | None:
     active = None if again is None or inside_use else again.run_again(tape)
     for key in first:
         if id(key) not in REGIONS:
-            note(key, CURRENT.get() if active is None else active)
+            noted = Noted(None if again is None else again.noted)
+            note(key, CURRENT.get() if active is None else active, noted)
     return active
 
 
@@ -165,6 +167,19 @@ def follow_in_region(moving: Moving, make: Callable[[], Tensor]) -> Tensor:
     return tensor
 
 
+def recall(key: Any, value: Any) -> Any:
+    """Return a value; where a region runs again, that of its first run."""
+    if not may_be_recomputed():
+        return value
+    rules_of_region()
+    first, again, _ = find_regions()
+    if again is not None:
+        value = again.recalled.get(key, value)
+    for region in first:
+        REGIONS[id(region)].recalled[key] = value
+    return value
+
+
 def number_in_region(moving: Moving) -> float:
     """Return what stands for a number; where a region runs again, what stood in its first run."""
     if not may_be_recomputed():
@@ -174,9 +189,9 @@ def number_in_region(moving: Moving) -> float:
     return moving.value if again is None else again.noted.numbers.get(moving.serial, moving.value)
 
 
-def note(key: dict[str, Any], active: ActiveRules) -> None:
-    """Tie a region to the active rules of its first forward."""
-    REGIONS[id(key)] = Region(key, active)
+def note(key: dict[str, Any], active: ActiveRules, noted: Noted) -> None:
+    """Tie a region to the active rules of its first forward, and to what stands there besides."""
+    REGIONS[id(key)] = Region(key, active, noted)
     if len(REGIONS) > MOST_REGIONS:
         REGIONS.popitem(last=False)
 

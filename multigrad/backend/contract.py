@@ -272,6 +272,9 @@ class Compiler:
     on_draw: Callable[[Callable[[], Key]], Key] | None = None
     """(draw) -> a Function's key: where a region runs again, that of its first run."""
 
+    recall: Callable[[Any, Any], Any] | None = None
+    """(key, value) -> the value: where a region runs again, that of its first run under this key."""
+
     notes_regions: bool = False
     """Whether a region that runs again does so within its `active.regions.Noted`; without it
     `on_draw` is given numbers that move too."""

@@ -94,12 +94,15 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         if id(part.layer) in runs:
             part.run = runs[id(part.layer)]
             part.owner = handle
+    # They tell of layers that are computed again in backward, after the handle was detached.
+    holders = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
     changed = [
         part
         for part in parts
         if acting
         or part.owner is handle
         or id(part.layer) in within
+        or id(part.layer) in holders
         or (part.layer is model and not is_built)
     ]
     if acting or within:

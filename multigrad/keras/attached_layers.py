@@ -19,11 +19,12 @@ import keras
 # Keras (3.15) has no public names for them.
 from keras.src.backend import get_keras_mask, set_keras_mask
 
-from ..errors import RuleTypeError, RuleValueError
+from ..errors import GradientError, RuleTypeError, RuleValueError
 from ..models.handle import named
 from ..models.over import RuleOver, check_fit
 from .attached_operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 from .base import list_leaves
+from .model_layers import children_of
 from .steps import keeping_weights
 from .tracing import HOST, in_symbolic_scope
 
@@ -87,15 +88,10 @@ class Changes:
         if HOST.compiler.on_depend is not None and not symbolic:
             for handle in self.handles:
                 HOST.compiler.on_depend(handle)
-        before = CURRENT.scope
-        CURRENT.scope = self.scope
-        try:
-            if self.run is None or symbolic:
-                outputs = original(*args, **kwargs)
-            else:
-                outputs = self.run(original, args, kwargs)
-        finally:
-            CURRENT.scope = before
+        if HOST.compiler.recall is None or symbolic:
+            outputs = run_in(self.scope, None if symbolic else self.run, original, args, kwargs)
+        else:
+            outputs = self.call_in_regions(original, args, kwargs)
         if symbolic:
             return outputs
         if self.scope is not None and WITH_LOGITS & self.scope.rules.keys():
@@ -104,6 +100,24 @@ class Changes:
             if handle.model is self.layer and not handle.is_seen:
                 check_seen(handle)
         return outputs
+
+    def call_in_regions(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the layer's outputs; in a region that runs again, under what acted in its first
+        run.
+
+        Raises:
+            GradientError: that has been detached from layers within this one.
+        """
+        acts = self.run, self.scope, tuple(self.handles)
+        run, scope, handles = HOST.compiler.recall((id(self), "acts"), acts)
+        if any(each.superseded for each in handles) and children_of(self.layer):
+            raise GradientError(
+                f"layer {self.layer.name!r} is computed again in backward (RematScope), and the "
+                "rules within it were detached since its forward: take the gradient first, and "
+                "detach then"
+            )
+        with HOST.compiler.on_call():
+            return run_in(scope, run, original, args, kwargs)
 
     def renew(self) -> None:
         """Put what acts now in the place of the layer's methods; where nothing does, give them
@@ -135,6 +149,18 @@ class Changes:
         if name in self.own:
             return self.own[name]
         return getattr(type(self.layer), name).__get__(self.layer)
+
+
+def run_in(
+    scope: Scope | None, run: Call | None, original: Call, args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """Return a layer's outputs, under a rule if there is one, with rules on operations."""
+    before = CURRENT.scope
+    CURRENT.scope = scope
+    try:
+        return original(*args, **kwargs) if run is None else run(original, args, kwargs)
+    finally:
+        CURRENT.scope = before
 
 
 def make_call(changes: Changes, original: Call) -> Call:

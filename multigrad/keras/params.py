@@ -25,6 +25,7 @@ from ..schedule import Schedule
 from . import counts
 from .counts import CountVariable
 from .steps import assign_number, read_array, read_value
+from .tracing import HOST
 
 Tensor = Any
 COUNT = ":count"  # how the name of a schedule's count ends in a file
@@ -242,7 +243,10 @@ class Params(RuleParams):
 
     def runtime(self) -> tuple[Any, ...]:
         """Return the values to apply the rule with, in its order; none where it has no numbers."""
-        return tuple(value if v is None else read_value(v.value) for v, value in self._runtime)
+        values = tuple(value if v is None else read_value(v.value) for v, value in self._runtime)
+        if HOST.compiler.recall is not None and values:
+            return HOST.compiler.recall((id(self), "values"), values)
+        return values
 
     def assign(self, given: Mapping[str, Any], bound_rule: BoundRule) -> None:
         """Take what was given anew, and the Variables' values from the rule with it."""
