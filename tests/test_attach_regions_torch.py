@@ -228,3 +228,27 @@ def zero_all() -> Iterator[None]:
     xg.register("zero_all")(lambda ctx, grad_out, tin: grad_out * 0.0)
     yield
     xg.unregister("zero_all")
+
+
+@REENTRANT
+@pytest.mark.parametrize("outer_reentrant", [True, False])
+def test_a_region_within_a_region_has_what_stood_at_the_first_run_of_both(
+    outer_reentrant: bool, reentrant: bool
+) -> None:
+    width = xg.schedule.linear(1.0, 2.0, steps=1)
+    model = by_operation(xg.get("triangular").with_params(width=width))
+    x = torch.tensor([0.5], requires_grad=True)
+    y = through(lambda x: checkpoint(model, x, use_reentrant=reentrant), x, outer_reentrant)
+    width.step()
+    y.backward()
+    assert x.grad.item() == 0.5
+
+
+@WAYS
+def test_a_tensor_that_is_a_rules_number_is_read_at_each_forward(way: Any) -> None:
+    width, x = torch.tensor(1.0), torch.tensor([0.5], requires_grad=True)
+    function = way(xg.get("triangular").with_params(width=width))
+    for called in (function, torch.compile(function, backend="eager")):
+        for number, expected in ((1.0, 0.5), (2.0, 0.75)):
+            width.fill_(number)
+            assert torch.autograd.grad(called(x).sum(), x)[0].item() == expected

@@ -273,7 +273,7 @@ class Compiler:
     """(draw) -> a Function's key: where a region runs again, that of its first run."""
 
     recall: Callable[[Any, Any], Any] | None = None
-    """(key, value) -> the value: where a region runs again, that of its first run under this key."""
+    """(key, value) -> the value: where a region runs again, that of its first run by the key."""
 
     notes_regions: bool = False
     """Whether a region that runs again does so within its `active.regions.Noted`; without it

@@ -56,7 +56,11 @@ def over(rule: str | Rule | Callable[..., Any]) -> Over:
 
         def forward(tin: Tensor, out: Tensor, *numbers: Any) -> Any:
             def grad(upstream: Tensor) -> Any:
-                return pull(acting(), names, numbers, upstream, tin), upstream, *(None,) * len(numbers)
+                return (
+                    pull(acting(), names, numbers, upstream, tin),
+                    upstream,
+                    *(None,) * len(numbers),
+                )
 
             return out, grad
 
