@@ -23,7 +23,7 @@ from .capture.signature import read_params
 from .errors import MultigradError, RuleError, RuleTypeError, RuleValueError, suggest
 from .ground.typed import Axes, Key, Over
 from .rulebook.misplaced import refuse_misplaced
-from .rulebook.names import IN_FORCE, epoch
+from .rulebook.names import IN_FORCE, epoch_here
 from .rulebook.rule import Rule, resolve, rule_over
 
 __all__ = [
@@ -277,7 +277,7 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
     own = _key_of(rule, params) if key is None else None
-    now = epoch()  # first: a name that changes meanwhile is looked up again
+    now = epoch_here()  # first: a name that changes meanwhile is looked up again
     known: Any = (-1, None, ())
     if own is not None:
         known = IN_FORCE.get(own, known)

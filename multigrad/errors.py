@@ -220,3 +220,13 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     same = [word for word in words if close and word.lower() == close[0]]
     found = difflib.get_close_matches(str(given), same, n=1, cutoff=0.0)
     return found[0] if found else None
+
+
+class ActsNowhereWarning(UserWarning):
+    """A rule that `xg.attach` put on a layer has never met a gradient.
+
+    Examples:
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", xg.errors.ActsNowhereWarning)  # in a test suite
+    """

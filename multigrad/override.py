@@ -21,6 +21,7 @@ from .inspection import html
 from .models.handle import named
 from .models.over import over
 from .models.recorded import captured
+from .models.selectors import check_row
 from .rulebook.rule import Rule
 from .tracing.trace import Value
 
@@ -190,7 +191,8 @@ def check(function: Any, rules: Any) -> None:
     if isinstance(rules, Mapping):
         if not rules:
             raise RuleTypeError("expected {operation: rule} with at least one of them, got {}")
-        for rule in rules.values():
+        for selector, rule in rules.items():
+            check_row(selector, rule)
             if not is_layer_rule(rule):
                 over(rule)
     elif not isinstance(rules, Composite):

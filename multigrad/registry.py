@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from .active.reads import NUMBERS
+from .active.regions import note_renamed
 from .calls.bound import BoundFunction
 from .capture.dialect import check_dialect
 from .errors import RuleError, RuleTypeError, RuleValueError, suggest
@@ -118,6 +119,7 @@ def register(
                 )
             # Or it was another spelling of a package's rule until now.
             replaced = name in RULES or as_registered(name) is not None
+            note_renamed(name, RULES.get(name), NUMBERS.get(name))
             RULES[name] = rule
             NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
         if replaced:
@@ -195,6 +197,7 @@ def unregister(name: str) -> None:
     with lock:
         if name not in RULES:
             raise unknown(name)
+        note_renamed(name, RULES[name], NUMBERS.get(name))
         removed = RULES.pop(name)
         if name in LIBRARY and LIBRARY[name] is not removed:
             RULES[name] = LIBRARY[name]

@@ -268,3 +268,83 @@ def test_layers_without_the_operation_still_ask_the_class_of_their_weights() -> 
         for turn in range(1, 4):
             gradient(model, X)
             assert Counted.calls == turn
+
+
+class Shared(nn.Module):
+    """A part of two models."""
+
+    def forward(self, x: Any) -> Any:
+        return F.relu(x)
+
+
+def test_a_layer_of_two_models_has_one_rule_for_an_operation() -> None:
+    shared = Shared()
+    one, two = nn.Sequential(nn.ReLU(), shared), nn.Sequential(shared, nn.Linear(4, 4))
+    x = X.abs() + 1.0
+    with xg.attach(one, {"relu": READS_TIN}):
+        with pytest.raises(xg.RuleError, match=r"'relu' .*layer '0'.*another model.*detach"):
+            xg.attach(two, {"relu": DOUBLES})
+        assert type(two) is nn.Sequential
+        with xg.attach(two, {"linear": DOUBLES}):  # another operation is not in its way
+            torch.testing.assert_close(gradient(one, x), 2.0 * x**3)
+    with xg.attach(two, {"relu": DOUBLES}):
+        torch.testing.assert_close(gradient(one, x), 4.0 * x)
+
+
+def test_a_shared_layer_that_calls_none_of_the_operations_is_in_nobodys_way() -> None:
+    shared = nn.Linear(4, 4)
+    one, two = nn.Sequential(nn.ReLU(), shared), nn.Sequential(shared, nn.ReLU())
+    own = [gradient(each) for each in (one, two)]
+    with xg.attach(one, {"relu": DOUBLES}), xg.attach(two, {"relu": READS_TIN}):
+        found = [gradient(each) for each in (one, two)]
+        alone = nn.Sequential(shared, nn.ReLU())
+        with xg.attach(alone[1], {"relu": READS_TIN}):
+            assert torch.equal(found[1], gradient(alone))
+    assert all(not torch.equal(a, b) for a, b in zip(own, found, strict=True))
+
+
+def test_the_inner_rule_wins_where_a_part_of_the_inner_model_is_called_by_itself() -> None:
+    inner = nn.Sequential(Shared())
+    outer = nn.Sequential(inner)
+    x = X.abs() + 1.0
+    for first, second in ((outer, inner), (inner, outer)):
+        rules = {outer: {"relu": DOUBLES}, inner: {"relu": READS_TIN}}
+        with xg.attach(first, rules[first]), xg.attach(second, rules[second]):
+            for part in (inner, inner[0], torch.compile(inner, backend="eager")):
+                torch.testing.assert_close(gradient(part, x), 2.0 * x**2)
+
+
+def test_a_composite_and_a_rule_for_one_of_its_operations_are_refused_together() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    with xg.attach(model, xg.composites.epsilon_plus()):
+        with pytest.raises(xg.RuleError, match=r"'relu' has a rule in this Sequential already"):
+            xg.attach(model, {"relu": GUIDES})
+        model(X)
+    with (
+        xg.attach(model, {"relu": GUIDES}),
+        pytest.raises(xg.RuleError, match=r"'relu' has a rule in this Sequential already"),
+    ):
+        xg.attach(model, xg.composites.epsilon_plus())
+
+
+def test_a_layer_with_a_rule_of_its_own_is_named_where_the_operation_is_not_called() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with (
+        xg.attach(model, {"1": GUIDES}),
+        xg.attach(model, {"relu": DOUBLES}),
+        pytest.raises(xg.RuleError, match=r"no operation 'relu'.*layer '1'.*rule of its own"),
+    ):
+        gradient(model)
+
+
+def test_a_model_prepared_for_quantization_takes_rules() -> None:
+    quantization = pytest.importorskip("torch.ao.quantization")
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).train()
+    model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    prepared = quantization.prepare_qat(model)
+    own = [type(each) for each in prepared.modules()]
+    prepared(X)
+    with xg.attach(prepared, {"relu": lambda ctx, grad_out, tin: grad_out * 0.0}):
+        assert not gradient(prepared).any()
+    assert gradient(prepared).any()
+    assert [type(each) for each in prepared.modules()] == own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -153,6 +154,18 @@ def test_handles_nest_and_are_detached_in_any_order(net: Any) -> None:
     assert len({each.numpy().tobytes() for each in (own, one, two, both)}) == 4
 
 
+def test_a_handle_is_entered_once_and_says_so(net: Any) -> None:
+    own = gradient(net)
+    handle = xg.attach(net, {"relu": "attached_guides"})
+    with handle:
+        with pytest.raises(xg.RuleError, match="is entered already"):
+            handle.__enter__()
+        assert not torch.equal(gradient(net), own)
+    with pytest.raises(xg.RuleError, match=r"was detached.*attach again"):
+        handle.__enter__()
+    assert torch.equal(gradient(net), own)
+
+
 def test_a_shared_layer_is_changed_once_under_all_its_names() -> None:
     act = nn.ReLU()
     model = nn.Sequential(act, nn.Linear(4, 4), act)
@@ -273,3 +286,172 @@ def test_a_name_means_the_rule_that_is_registered_now() -> None:
                 torch.testing.assert_close(two, 2.0 * one)
     finally:
         xg.unregister("renamed")
+
+
+class Sigmoid(torch.autograd.Function):
+    """A Function with an operation inside."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = torch.sigmoid(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (y,) = ctx.saved_tensors
+        return grad * y * (1 - y)
+
+
+class Inside(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return Sigmoid.apply(x)
+
+
+def test_an_operation_that_is_called_where_no_gradient_is_taken_is_an_error() -> None:
+    model, x = Inside(), torch.ones(2, requires_grad=True)
+    words = r"calls operation 'sigmoid' only where torch takes no gradient.*autograd\.Function"
+    with xg.attach(model, {"sigmoid": "attached_doubles"}):
+        with torch.no_grad():
+            model(x)  # no gradient is asked for
+        for _ in range(2):
+            with pytest.raises(xg.RuleError, match=words):
+                model(x)
+    with pytest.raises(xg.RuleError, match=words):
+        xg.override(Sigmoid.apply, {"sigmoid": "attached_doubles"})(x)
+    with xg.attach(model, {Inside: "attached_doubles"}):
+        assert torch.autograd.grad(model(x).sum(), x)[0].tolist() == [2.0, 2.0]
+
+
+class Called(nn.Module):
+    """A module that computes in `__call__`."""
+
+    def __call__(self, x: Any) -> Any:
+        return torch.relu(x)
+
+
+@pytest.mark.parametrize("selector", ["relu", Called])
+def test_a_module_without_forward_has_the_rules_in_its_call(selector: Any) -> None:
+    for model in (Called(), nn.Sequential(nn.Identity(), Called())):
+        own = gradient(model)
+        with xg.attach(model, {selector: lambda ctx, grad_out, tin: grad_out * 0.0}):
+            assert not gradient(model).any()
+        assert torch.equal(gradient(model), own)
+        with xg.attach(model, {"tanh": "attached_doubles"}), pytest.raises(xg.RuleError):
+            model(torch.ones(2))
+
+
+def test_a_selector_that_means_nothing_is_refused(net: Any) -> None:
+    for rules, words in (
+        ({"relu": None}, "'relu' has None in the place of a rule"),
+        ({nn.Linear: None}, "has None in the place of a rule"),
+        ({(): "attached_doubles"}, r"selector \(\) means nothing"),
+        ({nn.ReLU(): "attached_doubles"}, "selector ReLU is a layer, and none of this model's"),
+    ):
+        with pytest.raises(xg.RuleError, match=words):
+            xg.attach(net, rules)
+    with pytest.raises(xg.RuleError, match=r"selector \(\) means nothing"):
+        xg.override(torch.relu, {(): "attached_doubles"})
+    assert type(net.stem) is nn.Linear
+
+
+def test_a_layer_itself_is_a_selector(net: Any) -> None:
+    with xg.attach(net, {"layer1.0.relu": "attached_guides"}):
+        expected = gradient(net)
+    with xg.attach(net, {net.layer1[0].relu: "attached_guides"}) as handle:
+        assert [row.name for row in handle.rows] == ["layer1.0.relu"]
+        assert torch.equal(gradient(net), expected)
+
+
+def test_a_rule_that_no_gradient_comes_to_is_warned_of_once() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.ones(1, 4)
+    with xg.attach(model, {"0": "attached_doubles"}):
+        model(x)
+        with pytest.warns(xg.errors.ActsNowhereWarning, match=r"layer '0'.*needs no gradient"):
+            model(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(x)
+    with xg.attach(model, {nn.Linear: "attached_doubles"}), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            model(x)
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+@pytest.mark.parametrize("rule", ["triangular", "pass"])
+def test_a_rule_that_does_not_fit_is_an_error_at_the_first_call(
+    rule: str, needs_gradient: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    x = torch.ones(2, 3, requires_grad=needs_gradient)
+    for selector, words in (
+        ("0", r"layer '0' \(Linear\) makes shape \(2, 4\) of \(2, 3\), and rule '{}' .*fits"),
+        ("1", r"layer '1' \(Linear\) makes shape \(2, 1\) of \(2, 4\), and rule '{}'"),
+        ("linear", r"operation 'linear' makes shape \(2, 4\) of \(2, 3\), and rule '{}'"),
+    ):
+        with xg.attach(model, {selector: rule}):
+            for called in (model, torch.compile(model, backend="eager")):
+                with pytest.raises(xg.GradientError, match=words.format(rule)):
+                    called(x)
+            with torch.no_grad(), pytest.raises(xg.GradientError, match=words.format(rule)):
+                model(x)
+    model(x)
+
+
+class Held(nn.Module):
+    """A block that holds its activation as a function, and calls the operation besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.activation = nn.Linear(4, 4), F.relu
+
+    def forward(self, x: Any) -> Any:
+        return F.relu(self.activation(self.fc(x)) - 1.0)
+
+
+def test_a_function_that_a_layer_holds_is_selected_by_its_name() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(Held(), Held())
+    x = torch.linspace(-2.0, 2.0, 8).reshape(2, 4)
+
+    def by_hand(x: Any) -> Any:
+        first, second = model
+        x = F.relu(Guided.apply(first.fc(x)) - 1.0)
+        return F.relu(F.relu(second.fc(x)) - 1.0)
+
+    own, held = gradient(model, x), dict(vars(model[0]))
+    with xg.attach(model, {"0.activation": "attached_guides"}) as handle:
+        assert [(row.name, row.kind) for row in handle.rows] == [("0.activation", "function")]
+        assert torch.equal(gradient(model, x), gradient(by_hand, x))
+        compiled = torch.compile(model, backend="eager")
+        assert torch.equal(gradient(compiled, x), gradient(by_hand, x))
+        assert vars(model[0]) == held
+        copied = copy.deepcopy(model)
+        assert torch.equal(gradient(copied, x), gradient(by_hand, x))
+        with pytest.raises(xg.RuleError, match=r"'0\.activation' has rule 'attached_guides'"):
+            xg.attach(model, {"*.activation": "attached_doubles"})
+        with pytest.raises(xg.RuleError, match="lies inside of layer '0'"):
+            xg.attach(model, {"0": "attached_doubles", "0.activation": "attached_doubles"})
+        model[0].activation = torch.tanh  # another one has the rule too
+        assert model[0].__dict__["activation"] is torch.tanh
+        model[0].activation = F.relu
+    assert torch.equal(gradient(model, x), own)
+    assert pickle.loads(pickle.dumps(model[0])).activation is F.relu
+    assert model[0].activation is F.relu
+    with xg.attach(model, {"*.activation": "attached_doubles"}) as handle:
+        assert len(handle) == 2
+    with pytest.raises(xg.RuleError, match=r"layer '0' \(Held\) has no 'activated'"):
+        xg.attach(model, {"0.activated": "attached_doubles"})
+    with pytest.raises(xg.RuleError, match="reads what layers hold"):
+        xg.attach(model, {"0.activation": xg.attribution.epsilon()})
+
+
+def test_the_activation_of_torchs_own_layers_is_selected_by_its_name() -> None:
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    x = torch.linspace(-2.0, 2.0, 12).reshape(1, 3, 4)
+    with xg.attach(layer, {"relu": "attached_guides"}):
+        expected = gradient(layer, x)
+    with xg.attach(layer, {"activation": "attached_guides"}):
+        assert torch.equal(gradient(layer, x), expected)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,60 @@ def test_integrated_gradients_add_up_to_what_the_output_gained(backend: Any) -> 
     np.testing.assert_allclose(backend.numpy(result), x**3 - start**3, rtol=2e-3, atol=2e-3)
     with pytest.raises(ValueError, match="1 or more"):
         lrp.integrated(lambda p: p, backend.array(x), n=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: lrp.epsilon(float("nan")), "'epsilon': param 'epsilon' is >= 0 and finite"),
+        (lambda: lrp.epsilon(-1.0), "'epsilon': param 'epsilon' is >= 0 and finite, got -1.0"),
+        (lambda: lrp.epsilon(np.float32(-1.0)), "param 'epsilon'"),
+        (lambda: lrp.zplus(stabilizer=-1e-6), "'zplus': param 'stabilizer'"),
+        (lambda: lrp.gamma(-1), "'gamma': param 'gamma' is >= 0"),
+        (lambda: lrp.alpha_beta(float("nan"), 1.0), "alpha - beta is 1"),
+        (lambda: lrp.zbox(1, -1), "'zbox': param 'low' is <= high everywhere, got 1.0 and -1.0"),
+        (lambda: lrp.zbox(np.zeros(2), np.array([1.0, -1.0])), "param 'low' is <= high"),
+        (lambda: lrp.zbox(float("nan"), 1.0), "param 'low' holds NaN"),
+        (lambda: xg.composites.epsilon_gamma_box(-3.0, 3.0, gamma=-1.0), "param 'gamma'"),
+    ],
+)
+def test_a_number_with_which_a_map_means_nothing_is_refused_when_it_is_given(
+    make: Callable[[], Any], words: str
+) -> None:
+    with pytest.raises(xg.RuleError, match=words):
+        make()
+
+
+def test_numbers_at_the_ends_of_their_ranges_are_taken() -> None:
+    assert lrp.epsilon(0.0).numbers == {"epsilon": 0.0}
+    assert lrp.zbox(-np.inf, np.inf).name == "zbox"
+    assert lrp.gamma(0.0) != lrp.gamma()
+
+
+def test_the_numbers_of_a_zbox_are_looked_at_in_tensors_too(backend: Any) -> None:
+    low, high = backend.array(array(3)), backend.array(array(3) - 1.0)
+    with pytest.raises(xg.RuleError, match="param 'low' is <= high everywhere"):
+        lrp.zbox(low, high)
+    with pytest.raises(xg.RuleError, match="sigma is a deviation"):
+        lrp.smooth(lambda p: p, low, sigma=backend.array(-(array(3) ** 2)))
+
+
+@pytest.mark.parametrize(
+    ("take", "words"),
+    [
+        (lambda x: lrp.smooth(lambda p: p, x, sigma=float("nan")), "sigma is a deviation.*nan"),
+        (lambda x: lrp.smooth(lambda p: p, x, sigma=-0.1), "sigma is a deviation"),
+        (lambda x: lrp.smooth(lambda p: p, x, n=2.5), "whole number of 1 or more, not 2.5"),
+        (lambda x: lrp.integrated(lambda p: p, x, n=True), "whole number"),
+        (lambda x: lrp.integrated(lambda p: p, x, n="3"), "whole number"),
+        (lambda x: lrp.integrated(lambda p: p, x, np.zeros(4)), r"shape \(4,\).*\(2, 3\)"),
+        (lambda x: lrp.integrated(lambda p: p, x, np.zeros((5, 2, 3))), r"shape \(5, 2, 3\)"),
+        (lambda x: lrp.integrated(lambda p: p, x, "zero"), "baseline is a number or a tensor"),
+    ],
+)
+def test_a_mean_of_gradients_refuses_what_it_cannot_take(take: Any, words: str) -> None:
+    with pytest.raises(xg.RuleError, match=words):
+        take(array(2, 3))
 
 
 def test_a_rule_over_a_layer_is_saved_and_loaded(tmp_path: Path) -> None:

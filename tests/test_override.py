@@ -70,3 +70,23 @@ def test_tensors_of_two_frameworks_are_refused() -> None:
     overridden = xg.override(lambda x, y: x, {"sign": "straight_through"})
     with pytest.raises(MultigradError, match="jax and torch"):
         overridden(torch.ones(2), jnp.ones(2))
+
+
+@pytest.mark.parametrize("rule", ["triangular", "pass"])
+def test_an_operation_that_changes_the_shape_is_refused_at_the_first_call(
+    backend: Any, rule: str
+) -> None:
+    function = {
+        "numpy": lambda x: xg.xp.sum(x, -1),
+        "torch": lambda x: x.sum(-1),
+        "jax": lambda x: x.sum(-1),
+        "tensorflow": lambda x: __import__("tensorflow").reduce_sum(x, -1),
+    }[backend.name]
+    operation = "reduce_sum" if backend.name == "jax" else "sum"
+    overridden = xg.override(function, {operation: rule})
+    x = backend.array(np.ones((2, 4), np.float32))
+    words = rf"operation '(reduce_)?[sS]um'.* makes shape .* and rule '{rule}' needs a gradient of"
+    with pytest.raises(xg.GradientError, match=words):
+        if backend.name == "numpy":
+            xg.vjp(overridden, x)
+        overridden(x)

@@ -184,3 +184,29 @@ def test_after_a_call_nothing_of_tensorflow_is_changed() -> None:
     np.testing.assert_array_equal(tf.nn.gelu(X), before[0])
     with pytest.raises(RuleTypeError, match="expected a function"):
         xg.override(None, {"gelu": "tenfold"})
+
+
+def test_a_schedule_and_a_variable_are_read_at_each_call_of_a_tf_function() -> None:
+    import tensorflow as tf
+
+    def compiled(function: Any, traces: list[int]) -> Any:
+        @tf.function
+        def slope(x: Any) -> Any:
+            traces.append(1)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return tape.gradient(y, x)
+
+        return slope
+
+    schedule, variable = xg.schedule.linear(1.0, 2.0, steps=1), tf.Variable(1.0)
+    for number, step in ((schedule, schedule.step), (variable, lambda: variable.assign(2.0))):
+        traces: list[int] = []
+        rule = xg.get("triangular").with_params(width=number)
+        slope = compiled(xg.override(tf.nn.relu, {"relu": rule}), traces)
+        x = tf.constant([0.5])
+        assert slope(x).numpy() == [0.5]
+        step()
+        assert slope(x).numpy() == [0.75]
+        assert len(traces) == 1

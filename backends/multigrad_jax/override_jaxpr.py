@@ -16,6 +16,7 @@ from jax.extend import core, source_info_util
 
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
+from multigrad.models.over import check_fit
 
 from . import versions
 from .override_inlined import outline
@@ -150,6 +151,7 @@ class Rewriting:
         tin = jnp.asarray(operands[at])
         held = [*operands[:at], jax.lax.stop_gradient(tin), *operands[at + 1 :]]
         (out,) = bind(equation, held)
+        check_fit(rule.name, f"operation {meant.name!r}", tin.shape, out.shape)
         return [rule(tin, out)]
 
     def under_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:

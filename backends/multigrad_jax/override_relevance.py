@@ -13,7 +13,8 @@ from jax.extend import core
 from multigrad.attribution.composites import Composite
 from multigrad.attribution.kinds import KINDS, is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError
-from multigrad.models.over import over
+from multigrad.models.handle import named
+from multigrad.models.over import check_fit, over
 
 from .override_jaxpr import bind
 from .override_layers import Layers, Plan, flatten
@@ -148,7 +149,7 @@ class Relevance:
         held = [jax.lax.stop_gradient(x) if n == plan.at else y for n, y in enumerate(operands)]
         (out,) = bind(plan.equation, held)
         refuse_weights(rule, plan.kind)
-        return over(rule)(x, out)
+        return put_over(rule, plan.kind, x, out)
 
     def addition(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
         if rule is None:
@@ -179,7 +180,7 @@ class Relevance:
             out = self.step(equation, held, out, axis)
         if merges:
             return self.over_product(rule, plan, operands, out)
-        return out if normalizing is None else over(normalizing)(x, out)
+        return out if normalizing is None else put_over(normalizing, plan.kind, x, out)
 
     def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
         """Return what is done to each channel, to an array with these on another axis."""
@@ -277,8 +278,17 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
         function = rule.over(kind, **attributes)
         # A model's weights may be NumPy's arrays.
         return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
-    plain = over(rule)
-    return lambda *given: plain(given[0], given[-1])
+    return lambda *given: put_over(rule, kind, given[0], given[-1])
+
+
+def put_over(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
+    """Return what a layer computed, with the gradient of a rule that reads no weights.
+
+    Raises:
+        GradientError: the layer changes the shape.
+    """
+    check_fit(named(rule), f"a layer of kind {kind!r}", x.shape, out.shape)
+    return over(rule)(x, out)
 
 
 def refuse_weights(rule: Any, kind: str) -> None:

@@ -87,6 +87,8 @@ backend = Backend(
         forget_traces=retrace.forget_traces,
         on_call=regions.on_call,
         on_draw=regions.on_draw,
+        notes_regions=True,
+        recall=regions.recall,
     ),
     interop=Interop(
         lend=bridge.lend,

@@ -38,6 +38,11 @@ def render(emitted: Emitted, read_key: str = "") -> str:
     f, b, name = emitted.forward, emitted.backward, emitted.identifier
     inputs, outputs = ", ".join(emitted.inputs), ", ".join(emitted.outputs)
     draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    draw += "".join(
+        f"    {each} = {each} if type({each}) is float else hold({each})\n"
+        for each in emitted.params
+        if each != "key"
+    )
     if emitted.draws:
         draw += f"    if key is None:\n        key = draw_key()\n{read_key}"
     returned = outputs if emitted.single else f"({outputs})"
@@ -107,6 +112,11 @@ def localize(tin: Tensor) -> Tensor:
     if tf.executing_eagerly() or getattr(tin, "graph", None) is tf.compat.v1.get_default_graph():
         return tin
     return tf.identity(tin)
+
+
+def hold(number: Any) -> Any:
+    """Read a variable: backward takes what stood there at forward, whatever is assigned since."""
+    return tf.convert_to_tensor(number) if isinstance(number, tf.Variable) else number
 
 
 def stop(outputs: Any, positions: Sequence[int]) -> Any:
@@ -232,6 +242,7 @@ def convert_prevent_gradient(converted: Any) -> Any:
 
 NAMESPACE = {
     "custom_gradient": custom_gradient,
+    "hold": hold,
     "localize": localize,
     "run_forward": run_forward,
     "run_forward_in_reverse_mode": run_forward_in_reverse_mode,

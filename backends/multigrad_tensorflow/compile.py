@@ -31,7 +31,7 @@ from multigrad.errors import StaleTraceError, TraceError
 from multigrad.in_force.activation import Activation
 
 from . import random
-from .regions import enter_use
+from .regions import enter_use, find_again, follow_in_region, number_in_region
 
 Tensor = Any
 # The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before
@@ -114,15 +114,20 @@ def follow(moving: Moving) -> Tensor | None:
     with tf.init_scope():
         now = tf.constant(moving.value, tf.float64)
     read_now = functools.partial(number_of, moving)
-    return graph.capture_call_time_value(
-        read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=now
-    )
+
+    def make() -> Tensor:
+        refuse_backward(graph, moving.where())
+        return graph.capture_call_time_value(
+            read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=now
+        )
+
+    return follow_in_region(moving, make)
 
 
 def number_of(moving: Moving) -> Tensor:
     """Return the number at a call, where that is made in another graph a tensor of that."""
     tensor = follow(moving)
-    return tf.constant(moving.value, tf.float64) if tensor is None else tensor
+    return tf.constant(number_in_region(moving), tf.float64) if tensor is None else tensor
 
 
 def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
@@ -143,6 +148,10 @@ def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
         # theirs.
         if isinstance(graph, ControlFlowFuncGraph):
             yield graph, None
+        elif is_backward(graph):  # a call to it gives no value to a capture: gradients were None
+            if find_again() is None:
+                refuse_backward(graph, "a rule or a name")
+            yield graph, None  # the graph of the first run has the check
         else:
             if not hasattr(graph, GUARD):
                 if not isinstance(graph.outer_graph, FuncGraph) and is_exporting():
@@ -153,6 +162,25 @@ def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
                 graph.capture_call_time_value(make_nothing, check, key=GUARD, default_value=nothing)
             yield graph, getattr(graph, GUARD)
         graph = graph.outer_graph
+
+
+def is_backward(graph: Any) -> bool:
+    """Return whether a graph is that of the gradients of a function, taken outside of it."""
+    return graph.name.startswith("__backward_")
+
+
+def refuse_backward(graph: Any, what: str) -> None:
+    """Refuse to read what may change in the graph of a function's gradients.
+
+    Raises:
+        TraceError: it is one.
+    """
+    if is_backward(graph):
+        raise TraceError(
+            f"a gradient function reads {what} while the gradients of a tf.function are traced "
+            "outside of it, where TensorFlow (2.21) can follow no change: take the gradient inside "
+            "of the tf.function"
+        )
 
 
 def is_exporting() -> bool:

@@ -30,10 +30,10 @@ from multigrad.errors import RuleValueError
 from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function
 from multigrad.ground.threads import make_lock
-from multigrad.models.over import over
+from multigrad.models.over import check_fit, over
 
 from .override_operations import Meant, find, is_operation, refuse_unmet
-from .regions import FIRST, may_be_recomputed
+from .regions import FIRST, may_be_recomputed, on_call
 
 __all__ = ["is_operation", "override"]
 
@@ -141,6 +141,7 @@ def on_result(
     """Return the result of an op, whose gradient is the rule's."""
     meant, rule = row
     at = input_of(meant, inputs, output)
+    check_fit(rule.name, f"operation {meant.name!r}", inputs[at].shape, output.shape)
     if len([x for x in inputs if is_float(x)]) == 1:
         return rule(inputs[at], tf.stop_gradient(output))
     held = [tf.stop_gradient(x) if i == at else x for i, x in enumerate(inputs)]
@@ -274,7 +275,9 @@ def _call(
         tin = tf.convert_to_tensor(given[at])
         given[at] = tf.stop_gradient(tin)
         held = dict(zip(kwargs, given[len(args) :], strict=True))
-        return rule(tin, function(*given[: len(args)], **held))
+        output = function(*given[: len(args)], **held)
+        check_fit(rule.name, f"operation {meant.name!r}", tin.shape, output.shape)
+        return rule(tin, output)
 
 
 # --- functions that are graphs --------------------------------------------------------------------
@@ -338,6 +341,10 @@ def override(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable
     known: dict[tuple[Any, ...], Acting] = {}
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
+        with on_call():
+            return run(*args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
         found = tuple(over(rule) for _, rule in rows)  # a name means what it means now
         acting = known.get(found)
         if acting is None:

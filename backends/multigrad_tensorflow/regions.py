@@ -23,6 +23,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from multigrad.active.moving import Moving
+from multigrad.active.regions import Noted
 from multigrad.backend import Reader
 from multigrad.backend.events import enter_rules, leave_rules
 from multigrad.context import CURRENT, ActiveRules
@@ -42,7 +44,11 @@ class Region:
     # Its keyword arguments; held, so that no other dictionary takes their place.
     key: dict[str, Any]
     active: ActiveRules
+    noted: Noted  # what stood in the first run besides
     tape: Any = None  # a weak reference to the tape of the run that goes on
+    # The tensors that follow numbers that move, of the graph of the first run, by serial.
+    following: dict[int, Tensor] = field(default_factory=dict)
+    recalled: dict[Any, Any] = field(default_factory=dict)  # what layers had in the first run
     drawn: list[Any] = field(default_factory=list)  # the keys of calls, in the first run
     repeated: int = 0  # of these, in the run that goes on
 
@@ -101,7 +107,8 @@ def rules_of_region() -> ActiveRules | None:
     active = None if again is None or inside_use else again.run_again(tape)
     for key in first:
         if id(key) not in REGIONS:
-            note(key, CURRENT.get() if active is None else active)
+            noted = Noted(None if again is None else again.noted)
+            note(key, CURRENT.get() if active is None else active, noted)
     return active
 
 
@@ -130,6 +137,11 @@ def find_regions() -> tuple[list[dict[str, Any]], Region | None, Any]:
     return first, None, None
 
 
+def find_again() -> Region | None:
+    """Return the region that runs again here, if any."""
+    return find_regions()[1] if may_be_recomputed() else None
+
+
 def on_draw(draw: Callable[[], Any]) -> Any:
     """Return the key of a call: where a region runs again, that of its first run."""
     if not may_be_recomputed():
@@ -142,9 +154,44 @@ def on_draw(draw: Callable[[], Any]) -> Any:
     return key
 
 
-def note(key: dict[str, Any], active: ActiveRules) -> None:
-    """Tie a region to the active rules of its first forward."""
-    REGIONS[id(key)] = Region(key, active)
+def follow_in_region(moving: Moving, make: Callable[[], Tensor]) -> Tensor:
+    """Return a tensor that follows a number; where a region runs again, that of its first run."""
+    if not may_be_recomputed():
+        return make()
+    rules_of_region()  # notes those that run first
+    first, again, _ = find_regions()
+    tensor = None if again is None else again.following.get(moving.serial)
+    tensor = make() if tensor is None else tensor
+    for region in first:
+        REGIONS[id(region)].following[moving.serial] = tensor
+    return tensor
+
+
+def recall(key: Any, value: Any) -> Any:
+    """Return a value; where a region runs again, that of its first run."""
+    if not may_be_recomputed():
+        return value
+    rules_of_region()
+    first, again, _ = find_regions()
+    if again is not None:
+        value = again.recalled.get(key, value)
+    for region in first:
+        REGIONS[id(region)].recalled[key] = value
+    return value
+
+
+def number_in_region(moving: Moving) -> float:
+    """Return what stands for a number; where a region runs again, what stood in its first run."""
+    if not may_be_recomputed():
+        return moving.value
+    rules_of_region()
+    again = find_regions()[1]
+    return moving.value if again is None else again.noted.numbers.get(moving.serial, moving.value)
+
+
+def note(key: dict[str, Any], active: ActiveRules, noted: Noted) -> None:
+    """Tie a region to the active rules of its first forward, and to what stands there besides."""
+    REGIONS[id(key)] = Region(key, active, noted)
     if len(REGIONS) > MOST_REGIONS:
         REGIONS.popitem(last=False)
 
@@ -168,8 +215,11 @@ def do_nothing() -> None:
 
 @contextmanager
 def in_force(active: ActiveRules) -> Iterator[None]:
-    """Put noted rules in force."""
+    """Put noted rules in force, with what stood then."""
+    again = find_regions()[1]
     with ExitStack() as stack:
+        if again is not None:
+            stack.enter_context(again.noted.again())
         stack.callback(leave_rules, enter_rules(active.token))
         stack.callback(CURRENT.reset, CURRENT.set(active))
         yield
@@ -179,13 +229,18 @@ def on_call() -> AbstractContextManager[Any]:
     """Return what puts the active rules of the first run in force where a region around this call
     runs again.
     """
-    active = rules_of_region() if may_be_recomputed() else None
+    if not may_be_recomputed():
+        return nullcontext()
+    active = rules_of_region()
+    if active is None and find_regions()[1] is not None:  # a `use` within it is in force
+        active = CURRENT.get()
     return nullcontext() if active is None else in_force(active)
 
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
     """Apply an activation in what may be a recomputed region."""
     with on_call():
+        activation = activation.of_then()
         if values:
             return activation.apply_as(x, activation.with_values(values))
         return activation.apply(x)

@@ -101,6 +101,7 @@ backend = Backend(
         on_move=mirror.on_move,
         on_call=hooks.on_call,
         on_draw=hooks.on_draw,
+        notes_regions=True,
     ),
     interop=Interop(
         lend=bridge.lend,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -13,13 +12,12 @@ from multigrad.attribution.composites import Composite
 from multigrad.attribution.kinds import is_layer_rule
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.handle import Attachment, Row, named
-from multigrad.models.selectors import Choice, Layer, OperationChoice, choose
+from multigrad.models.selectors import Choice, Function, Layer, OperationChoice, choose
 
 from .composed import plan_composite
-from .layer_acting import InsideActing, LayerActing, OnLayer
+from .layer_acting import FunctionActing, InsideActing, LayerActing, OnLayer
 from .layer_rules import rule_of_operation
-from .operation_acting import OperationsActing, QuietActing, RootActing, may_call
-from .operation_mode import OperationMode
+from .operation_acting import OperationsActing, QuietActing, RootActing, make_mode, may_call
 from .operations import find_operation, operation_names
 from .rule_over import PlainRule
 from .swapped_classes import Acting, acting_on, original_class, put_on, take_off
@@ -36,9 +34,11 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
     if isinstance(rules, Composite):
         for layer in layers:
             refuse_scripted(layer.names[0], layer.layer)
-        plan, rows = plan_composite(layers, rules)
+        plan, rows = plan_composite(model, layers, rules)
     else:
-        choices, operations = choose(rules, layers, find_operation, operation_names())
+        choices, operations = choose(
+            rules, layers, find_operation, operation_names(), functions_of(layers)
+        )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
         rows = [*map(row_of_layer, choices), *map(row_of_operation, operations)]
     put: list[Acting] = []
@@ -53,8 +53,8 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
 
 
 def row_of_layer(choice: Choice) -> Row:
-    name = choice.layer.names[0] or "(model)"
-    kind = original_class(choice.layer.layer).__name__
+    name, layer = choice.layer.names[0] or "(model)", choice.layer.layer
+    kind = original_class(layer).__name__ if isinstance(layer, nn.Module) else "function"
     return Row(name, kind, named(choice.rule), show(choice.selector))
 
 
@@ -99,6 +99,9 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
     for choice in choices:
         layer, rule = choice.layer.layer, choice.rule
         name = choice.layer.names[0]
+        if isinstance(layer, Function):
+            plan.append((over_function(name, layer, rule), layer.layer, name))
+            continue
         refuse_scripted(name, layer)
         refuse_second(name, layer)
         key = rule if isinstance(rule, str) else id(rule)
@@ -108,6 +111,43 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
             )
         plan.append((acting[key], layer, name))
     return plan
+
+
+def functions_of(layers: list[Layer]) -> list[Layer]:
+    """Return the functions that modules hold as attributes: F.relu as a block's activation."""
+    return [
+        Layer(
+            tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
+            Function(layer.layer, attribute, value),
+        )
+        for layer in layers
+        for attribute, value in vars(layer.layer).items()
+        if callable(value)
+        and not attribute.startswith("_")
+        and attribute != "forward"
+        and not isinstance(value, nn.Module | type)
+    ]
+
+
+def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
+    """Return what puts a rule on a function that a module holds.
+
+    Raises:
+        RuleTypeError: the rule reads weights, or the module has code that is no Python.
+        RuleValueError: the function has a rule already.
+    """
+    refuse_scripted(name, function.layer)
+    if is_layer_rule(rule):
+        raise RuleTypeError(
+            f"rule {named(rule)!r} reads what layers hold, and {name!r} is a function: select the "
+            "layer that holds it"
+        )
+    for other in acting_on(function.layer):
+        if isinstance(other, FunctionActing) and other.attribute == function.attribute:
+            raise RuleValueError(
+                f"function {name!r} has rule {other.rule.name!r} already: detach that first"
+            )
+    return FunctionActing(PlainRule(rule), function.attribute)
 
 
 def refuse_second(name: str, layer: nn.Module) -> None:
@@ -145,34 +185,16 @@ def plan_operations(
             )
     for layer in layers:
         refuse_scripted(layer.names[0], layer.layer)
-    refuse_second_operation(model, chosen)
-    mode = OperationMode(
-        {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
-    )
-    within, quiet = OperationsActing(mode), QuietActing(mode)
+    rules = {name: rule_of_operation(name, each.rule) for name, each in chosen.items()}
+    mode = make_mode(model, layers, rules)
+    within, quiet, root = OperationsActing(mode), QuietActing(mode), RootActing(mode)
     plan: list[Planned] = []
     for layer in layers:
         if may_call(layer.layer, set(chosen)):
             plan.append((within, layer.layer, layer.names[0]))
         elif layer.is_leaf:
             plan.append((quiet, layer.layer, layer.names[0]))
-    root = RootActing(mode)
     return [*plan, (root, model, "")]
-
-
-def refuse_second_operation(model: nn.Module, chosen: Collection[str]) -> None:
-    """Refuse operations that have rules in the same model; those of a model inside of it win there.
-
-    Raises:
-        RuleValueError: one has.
-    """
-    for other in acting_on(model):
-        if isinstance(other, RootActing):
-            for name in other.mode.hits.keys() & chosen:
-                raise RuleValueError(
-                    f"operation {name!r} has a rule in this {original_class(model).__name__} "
-                    "already: detach that first"
-                )
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:

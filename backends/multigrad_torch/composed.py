@@ -17,8 +17,7 @@ from multigrad.models.selectors import Layer
 from .layer_acting import InsideActing, LayerActing, MergedActing, OnLayer
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rules import CallRule, rule_of_calls
-from .operation_acting import OperationsActing, may_call
-from .operation_mode import OperationMode
+from .operation_acting import OnModel, OperationsActing, make_mode, may_call
 from .rule_over import PlainRule
 from .swapped_classes import Acting, acting_on, original_class
 
@@ -26,7 +25,7 @@ WITH_PARAMS = frozenset({"linear", "convolution", "convolution_transpose"})
 
 
 def plan_composite(
-    layers: Sequence[Layer], composite: Composite
+    model: nn.Module, layers: Sequence[Layer], composite: Composite
 ) -> tuple[list[tuple[Acting, nn.Module, str]], list[Row]]:
     """Return what is to act on which modules, and the rows of its table.
 
@@ -38,7 +37,7 @@ def plan_composite(
     names = [leaf.names[0] for leaf in leaves]
     chosen = composite.choose(zip(names, kinds, strict=True))
     merged = merges(kinds, chosen) if composite.canonize else {}
-    calls = OperationMode(rules_of_calls(composite))
+    calls = make_mode(model, layers, rules_of_calls(composite))
     within = OperationsActing(calls)
     made: dict[Any, OnLayer] = {}
     plan: list[tuple[Acting, nn.Module, str]] = []
@@ -70,7 +69,7 @@ def plan_composite(
     ]
     if not rows and not holders:
         raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
-    return plan, rows
+    return [*plan, (OnModel(calls), model, "")], rows
 
 
 def make(rule: Any, merges: bool) -> OnLayer:

@@ -18,7 +18,7 @@ from multigrad.schedule import Schedule
 
 from .attach import tracing_state, warn_of_trace
 from .compile import call_activation
-from .hooks import is_forward_mode_enabled, note_regions, top_hooks
+from .hooks import call_noted, is_forward_mode_enabled, top_hooks
 from .primitives import find_primitive
 
 T = TypeVar("T")
@@ -204,7 +204,7 @@ class Activation(nn.Module):
         if is_compiling():
             return call_activation(self._activation, x)
         if top_hooks(True) is not None or not is_forward_mode_enabled():  # see `may_run_again`
-            note_regions()
+            return call_noted(self._activation, x)
         return self._activation.apply(x)
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:

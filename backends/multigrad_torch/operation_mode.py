@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from multigrad.errors import RuleValueError, suggest
+from multigrad.errors import suggest
 
-from .hooks import RunAgain, hooked_regions, may_run_again, note_regions, reentrant_regions
+from .hooks import (
+    RunAgain,
+    hooked_regions,
+    is_first_without_gradients,
+    may_run_again,
+    note_regions,
+    reentrant_regions,
+)
 from .layer_rules import OWN, CallRule
 from .operations import (
     functions_calling,
@@ -72,13 +79,21 @@ class OperationMode(TorchFunctionMode):
     Attributes:
         rules: by operation.
         seen: the operations that were called, until a call of the whole model has ended.
+        recorded: those of the rules that acted where gradients are taken, as long as it is `seen`.
         hits: how often each of the rules acted; compiled code counts when it is traced.
+        around: the modes of models that hold the one that this is for, with some of its operations.
+        roots: returns the models that this is for: one, and its copies.
+        say_layers: returns which of its layers that are an operation have rules of their own.
     """
 
     def __init__(self, rules: Mapping[str, CallRule]) -> None:
         self.rules = dict(rules)
+        self.around: tuple[OperationMode, ...] = ()
+        self.roots: Callable[[], Sequence[Any]] = tuple
+        self.say_layers: Callable[[str], str] = lambda operation: ""
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
+        self.recorded: set[str] = set()
         self.key = f"operations_{next(_keys)}"
         MODES[self.key] = self
         self.table = self._tabulate()
@@ -149,6 +164,8 @@ class OperationMode(TorchFunctionMode):
             note_hit(self.key, name)
             return
         self.hits[name] += 1
+        if self.seen is not None and (torch.is_grad_enabled() or is_first_without_gradients()):
+            self.recorded.add(name)
         if may_run_again():
             self.keep_in_regions()
 
@@ -167,15 +184,30 @@ class OperationMode(TorchFunctionMode):
     def say_missing(self) -> str:
         """Return what is wrong after a call of the whole model; "" where every rule acted."""
         if all(self.hits.values()):
-            self.seen = None
-            return ""
+            return self.say_unrecorded()
         called = sorted((self.seen or set()) - {"", "get", "set"})
         missing = next(name for name, count in self.hits.items() if not count)
         near = suggest(missing, called)
         return (
             f"the model called no operation {missing!r}, so its rule acted nowhere{near} "
-            f"(operations called: {', '.join(called) or 'none'}). For a layer of that name, give a "
-            f"predicate: lambda name, layer: name == {missing!r}"
+            f"{self.say_layers(missing)} (operations called: {', '.join(called) or 'none'}). For a "
+            f"layer of that name, give a predicate: lambda name, layer: name == {missing!r}"
+        )
+
+    def say_unrecorded(self, subject: str = "the model") -> str:
+        """Return what is wrong after a call in which each operation was called; "" where each was
+        with gradients, or where this thread takes none.
+        """
+        if not torch.is_grad_enabled():
+            return ""
+        missing = next((name for name in self.hits if name not in self.recorded), None)
+        if missing is None:
+            self.seen = None
+            return ""
+        return (
+            f"{subject} calls operation {missing!r} only where torch takes no gradient, so its "
+            "rule acts nowhere: inside of an autograd.Function, whose backward is its own, or "
+            "under torch.no_grad. Select the layer that does so"
         )
 
 
@@ -193,6 +225,7 @@ def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, An
 def note_hit(key: str, name: str) -> bool:
     """Count a call in code that is traced."""
     MODES[key].hits[name] += 1
+    MODES[key].recorded.add(name)
     return True
 
 
@@ -218,11 +251,6 @@ def say_missing(key: str) -> str:
 def count_hits(key: str) -> int:
     """Return how many calls there were in code that is traced."""
     return MODES[key].count()
-
-
-@torch._dynamo.disable
-def refuse(message: str) -> None:
-    raise RuleValueError(message)
 
 
 # --- regions that run again -----------------------------------------------------------------------
@@ -257,3 +285,14 @@ def is_entered(mode: OperationMode) -> bool:
         if stack_at(i) is mode:
             return True
     return False
+
+
+def find_inner(mode: OperationMode) -> OperationMode | None:
+    """Return the innermost mode that this thread is within, of a model inside of a mode's."""
+    for i in range(stack_length() - 1, -1, -1):
+        entered = stack_at(i)
+        if isinstance(entered, OperationMode):
+            for each in entered.around:
+                if each is mode:
+                    return entered
+    return None

@@ -16,9 +16,9 @@ from multigrad.functions.custom_gradient import name_of
 from multigrad.models.over import over
 
 from .layer_rules import rule_of_operation
-from .operation_mode import OperationMode, is_entered, refuse
+from .operation_mode import OperationMode, is_entered
 from .operations import find_operation, operation_names
-from .rule_over import is_compiling
+from .rule_over import is_compiling, refuse
 
 Function = Callable[..., Any]
 
@@ -78,7 +78,9 @@ class Within:
         """Return what is wrong after a call; "" where every rule has acted."""
         missing = next((name for name, count in self.mode.hits.items() if not count), None)
         if missing is None:
-            return ""
+            if self.mode.seen is None:
+                return ""
+            return self.mode.say_unrecorded(f"function {self.name!r}")
         called = sorted((self.mode.seen or set()) - {"", "get", "set"})
         return (
             f"function {self.name!r} calls no operation {missing!r}{suggest(missing, called)} "

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.errors import GradientError, RuleValueError
+from multigrad.errors import RuleValueError
 from multigrad.in_force.activation import Activation
 from multigrad.models.handle import named
-from multigrad.models.over import RuleOver
+from multigrad.models.over import RuleOver, check_fit
 from multigrad.rulebook.rule import resolve
 
-from .hooks import top_hooks
+from .hooks import is_first_without_gradients, top_hooks
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
@@ -58,7 +58,6 @@ class PlainRule:
             name: Activation(forward, rule) for name, (forward, _) in ACTIVATIONS.items()
         }
         self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
-        self._fits: dict[Any, str] = {}
 
     def activation(
         self, operation: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -86,7 +85,10 @@ class PlainRule:
             GradientError: the rule gives another shape than that of x.
         """
         if not may_have_gradient(x):
-            return forward(x)
+            self.draw_along(x)
+            out = forward(x)
+            self.check_shape(x, out, where)
+            return out
         looks = not is_compiling() and not transforms_active()
         version = x._version if looks else 0
         out = forward(x.detach())
@@ -96,16 +98,15 @@ class PlainRule:
                 "gradient of one tensor: select the layers inside of it, or an operation that it "
                 "calls"
             )
-        if looks:
-            if x._version != version:
-                raise RuleValueError(
-                    f"{where()} writes into its input, so rule {self.name!r} would act on another "
-                    "one: select the layer or operation inside of it that does"
-                )
-            if out.shape != x.shape:
-                self._check_shape(x, out, where)
+        if looks and x._version != version:
+            raise RuleValueError(
+                f"{where()} writes into its input, so rule {self.name!r} would act on another "
+                "one: select the layer or operation inside of it that does"
+            )
+        self.check_shape(x, out, where)
         # What a Function returns of its input is a view of it.
-        return self.over.now()(x, out).clone()
+        rule = self.over.now() if is_compiling() else self.over.here()
+        return rule(x, out).clone()
 
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -122,26 +123,35 @@ class PlainRule:
         act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
         if act is not None:
             if not may_have_gradient(x):
+                self.draw_along(x)
                 return func(*args, **kwargs)
             return self.in_place[name](x) if in_place else act(x)
         places = [*enumerate(args), *kwargs.items()]
         if name in WITH_WEIGHTS:
             places = places[:1]
-        active = [
+        floats = [
             (place, leaf)
             for place, value in places
             for leaf in (value if isinstance(value, tuple | list) else (value,))
             if isinstance(leaf, torch.Tensor)
             and leaf.is_floating_point()
             and not isinstance(leaf, torch.nn.Parameter)
-            and may_have_gradient(leaf)
         ]
+        active = [row for row in floats if may_have_gradient(row[1])]
+
+        def where() -> str:
+            return f"operation {name!r}"
+
         if not active:
             if name == "embedding":
                 raise RuleValueError(
                     f"operation {name!r} takes integers: rule {self.name!r} has no gradient there"
                 )
-            return func(*args, **kwargs)
+            self.draw_along(x)
+            out = func(*args, **kwargs)
+            if len(floats) == 1:
+                self.check_shape(floats[0][1], out, where)
+            return out
         place, x = active[0]
         if len(active) > 1 or isinstance(dict(places)[place], tuple | list):
             raise RuleValueError(
@@ -155,9 +165,6 @@ class PlainRule:
                 return func(*args[:place], given, *args[place + 1 :], **kwargs)
             return func(*args, **{**kwargs, place: given})
 
-        def where() -> str:
-            return f"operation {name!r}"
-
         if not in_place:
             return self.apply(x, forward, where)
 
@@ -166,25 +173,38 @@ class PlainRule:
 
         return x.copy_(self.apply(x.clone(), forward_beside, where))
 
-    def _check_shape(self, x: Tensor, out: Tensor, where: Callable[[], str]) -> None:
-        """Raise GradientError where the rule gives no gradient of x's shape."""
-        key = x.shape, out.shape, x.dtype, out.dtype
-        if key not in self._fits:
-            given, tin = (torch.empty(t.shape, dtype=t.dtype, device="meta") for t in (out, x))
-            try:
-                shape = tuple(self.rule(None, given, tin).shape)
-                failed = f"gives a gradient of shape {shape}" if shape != x.shape else ""
-            except (GradientError, RuntimeError) as error:
-                failed = f"fails there ({str(error).splitlines()[0]})"
-            except Exception:  # noqa: BLE001 (what runs on values only is seen at backward)
-                failed = ""
-            self._fits[key] = failed
-        if self._fits[key]:
-            raise GradientError(
-                f"{where()} makes shape {tuple(out.shape)} of {tuple(x.shape)}, and rule "
-                f"{self.name!r} {self._fits[key]}; expected a gradient of the input's shape. A "
-                "rule that works element by element goes on layers that keep the shape"
-            )
+    def draw_along(self, x: Any) -> None:
+        """Draw as the rule would, in the first run of a reentrant region, where no tensor has a
+        gradient yet: so its second run draws the same, and the next step draws anew.
+        """
+        if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return
+        if is_first_without_gradients():
+            with torch.no_grad():
+                self.over.here()(x, x)
+
+    def check_shape(self, x: Tensor, out: Any, where: Callable[[], str]) -> None:
+        """Check that a forward keeps the shape, as the rule does, whether or not there is a
+        gradient.
+
+        Raises:
+            GradientError: it does not.
+        """
+        if not isinstance(out, torch.Tensor) or out.shape == x.shape:
+            return
+        refuse_shape(self.name, where(), x, out)
+
+
+@torch._dynamo.disable
+def refuse_shape(rule: str, where: str, x: Tensor, out: Tensor) -> None:
+    """Raise an error, which code that is traced cannot."""
+    check_fit(rule, where, x.shape, out.shape)
+
+
+@torch._dynamo.disable
+def refuse(message: str) -> None:
+    """Raise an error, which code that is traced cannot."""
+    raise RuleValueError(message)
 
 
 def may_have_gradient(x: Tensor) -> bool:

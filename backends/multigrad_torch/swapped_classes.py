@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
+from abc import ABC
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -40,6 +41,19 @@ class Acting:
         """Return what runs in the place of a method of a class."""
         return method
 
+    def attributes(self) -> dict[str, property]:
+        """Return what stands in the place of attributes of modules."""
+        return {}
+
+    def goes_inside(self, other: Acting) -> bool:
+        """Return whether it stands within another one, where that acts already."""
+        return False
+
+    def all_modules(self) -> list[nn.Module]:
+        """Return the modules that it acts on."""
+        held = [one() for one, _ in list(self.modules.values())]
+        return [module for module in held if module is not None]
+
     def add(self, module: nn.Module, name: str) -> None:
         """Note a module that it acts on."""
         key, modules = id(module), self.modules
@@ -66,14 +80,16 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     Raises:
         RuleTypeError: its class has no subclass that fits.
     """
-    _assign(module, (*acting_on(module), acting))
+    acts = acting_on(module)
+    at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
+    _assign(module, (*acts[:at], acting, *acts[at:]))
     acting.add(module, name)
 
 
 def take_off(acting: Acting) -> None:
     """Let something act no more, on any module and any copy."""
-    for module in [held() for held, _ in list(acting.modules.values())]:
-        if module is not None and acting in acting_on(module):
+    for module in acting.all_modules():
+        if acting in acting_on(module):
             _assign(module, tuple(each for each in acting_on(module) if each is not acting))
     acting.modules.clear()
 
@@ -154,8 +170,12 @@ def _make(like: type, base: type, names: dict[str, Any]) -> type:
     """Return a class that looks like another one; no `__init_subclass__` or metaclass is told."""
     names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
     names |= {key: getattr(like, key) for key in ("__module__", "__qualname__", "__doc__")}
-    made = type.__new__(type(like), like.__name__, (_Base,), names)
-    made.__bases__ = (base,)
+    try:
+        made = type.__new__(type(like), like.__name__, (_Base,), names)
+        made.__bases__ = (base,)
+    except TypeError:
+        made = type.__new__(type(like), like.__name__, (_AbstractBase,), names)
+        made.__bases__ = (base,)
     return made
 
 
@@ -163,16 +183,27 @@ class _Base(nn.Module):
     """The base of a class until it gets its own."""
 
 
+class _AbstractBase(ABC, nn.Module):
+    """The same for classes that have ABC before Module, as fake quantizers: their objects have
+    another layout.
+    """
+
+
 def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:
     names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
     names["__class__"] = property(get_class, set_class)
     names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
-    for name, own in methods_of(original).items():
+    methods = methods_of(original)
+    for name, own in methods.items():
         method = own
+        # A module without forward computes in `__call__`.
+        role = "forward" if name == "__call__" and "forward" not in methods else name
         for each in acting:
-            method = each.wrap(original, name, method)
+            method = each.wrap(original, role, method)
         if method is not own:
             names[name] = method
+    for each in acting:
+        names |= each.attributes()
     if has_own:
         forward = own_forward(original)
         for each in acting:
@@ -185,14 +216,16 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
 
 
 def methods_of(cls: type) -> dict[str, Method]:
-    """Return forward, and the methods that a class has beside those of every module."""
+    """Return forward, `__call__` where a class has its own, and the methods that a class has beside
+    those of every module.
+    """
     found: dict[str, Method] = {}
     for each in reversed(cls.__mro__):
         if each is object or each is nn.Module:
             continue
         for name, value in vars(each).items():
             is_own = not name.startswith("__") and name not in vars(nn.Module)
-            if name == "forward" or is_own:
+            if name in ("forward", "__call__") or is_own:
                 found[name] = value
     kinds = type(methods_of)
     return {name: value for name, value in found.items() if isinstance(value, kinds)}

@@ -123,7 +123,7 @@ class Draws:
 
     def next_key(self, backend: Backend) -> Any:
         """Return the key of one call; in a region that runs again, that of its first run."""
-        if backend.compiler.on_draw is None:
+        if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's are its own
             return self._draw(backend)
         return backend.compiler.on_draw(lambda: self._draw(backend))
 

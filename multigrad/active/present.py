@@ -22,6 +22,7 @@ from ..errors import RuleValueError, TraceError
 from ..ground.ranges import as_number
 from .moving import Moving, NumberRead, alive
 from .reads import Telling, is_collecting, look_up
+from .regions import standing
 from .rules import ActiveRules, RuleInForce
 
 _serials = itertools.count(1)
@@ -42,7 +43,7 @@ class NumberNow(Telling):
 
     def meaning(self) -> float:
         """Return the number; what is being traced is traced for it."""
-        number = self.moving.value
+        number = standing(self.moving)
         revealed = _REVEALED.get()
         if revealed is not None:
             revealed.held.append(self.moving)
@@ -128,15 +129,16 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     if revealed is not None:
         return revealed.reveal(moving)
     if backend is None:
-        number = moving.value
+        number = standing(moving)
         tell_depend(NumberRead(moving, number))
         return number
     compiler = backend.compiler
     tensor = None if compiler.follow is None else compiler.follow(moving)
     if tensor is not None:
         return tensor
-    number = moving.value
-    if compiler.on_draw is not None:  # in a region that runs again, that of its first run
+    number = standing(moving)
+    # In a region that runs again, that of its first run.
+    if compiler.on_draw is not None and not compiler.notes_regions:
         number = compiler.on_draw(lambda: number)
     if compiler.on_depend is not None:
         compiler.on_depend(NumberRead(moving, number))

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..backend.events import tell_depend, tell_read
 from .moving import Moving, NumberRead
+from .regions import meant, standing
 from .rules import CURRENT, RuleInForce
 
 RULE_IN_FORCE = "rule in force"
@@ -104,7 +105,7 @@ def look_up(fact: str) -> Any:
         return meaning
     if fact != RULE_IN_FORCE:
         name = fact.removeprefix(NAME)
-        number = NUMBERS.get(name)
+        number = meant(name, (None, NUMBERS.get(name)))[1]
         note_name(name, number)
         return number
     in_force = CURRENT.get().activations
@@ -119,9 +120,10 @@ def look_up(fact: str) -> Any:
 def numbers_of(in_force: RuleInForce) -> str:
     """Return as text what stands now for the numbers that move in a rule in force."""
     moving = [value for value in in_force.values if isinstance(value, Moving)]
-    for each in moving:
-        tell_depend(NumberRead(each, each.value))
-    return "".join(f"[{each.value!r}]" for each in moving)
+    numbers = [standing(each) for each in moving]
+    for each, number in zip(moving, numbers, strict=True):
+        tell_depend(NumberRead(each, number))
+    return "".join(f"[{number!r}]" for number in numbers)
 
 
 def is_read(fact: str) -> bool:

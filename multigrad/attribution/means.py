@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import RuleValueError
 from ..functions.plain import function
 from ..tracing import xp_all as xp
+from .numbers import check_baseline, check_deviation
 
 Tensor = Any
 Gradient = Callable[[Tensor], Tensor]
@@ -48,10 +49,11 @@ def smooth(
         A tensor like x.
 
     Raises:
-        RuleValueError: n is below 1.
+        RuleValueError: n is no whole number or below 1, or sigma is negative or not finite.
 
     Source: Smilkov et al., 2017 (arXiv 1706.03825).
     """
+    check_deviation(sigma)
     draw = add_noise if key is None else add_noise.keyed(key)
     return _mean(gradient, (draw(x, sigma) for _ in range(_count(n))), n)
 
@@ -80,10 +82,11 @@ def integrated(
         A tensor like x.
 
     Raises:
-        RuleValueError: n is below 1.
+        RuleValueError: n is no whole number or below 1, or the baseline does not broadcast to x.
 
     Source: Sundararajan et al., 2017 (arXiv 1703.01365), eq. 3, at the middles of the steps.
     """
+    check_baseline(x, baseline)
     way = x - baseline
     points = (x - way * ((n - i - 0.5) / n) for i in range(_count(n)))
     return _mean(gradient, points, n) * way
@@ -98,6 +101,6 @@ def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
 
 
 def _count(n: int) -> int:
-    if index(n) < 1:
-        raise RuleValueError(f"a mean over n points, 1 or more, not {n}")
+    if isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1:
+        raise RuleValueError(f"a mean is over n points, a whole number of 1 or more, not {n!r:.40}")
     return index(n)

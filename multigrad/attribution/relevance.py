@@ -27,6 +27,7 @@ from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function
 from ..tracing import xp_all as xp
 from .layers import LAYERS, Inputs, Layer
+from .numbers import check_numbers
 
 Tensor = Any
 Modify: TypeAlias = Callable[..., Tensor]
@@ -375,7 +376,7 @@ def make_rule(
     """Return a rule of relevance.
 
     Raises:
-        RuleValueError: `zero_params` names no parameter.
+        RuleValueError: `zero_params` names no parameter, or a number is out of its range.
     """
     zero = (zero_params,) if isinstance(zero_params, str) else tuple(zero_params or ())
     for name in zero:
@@ -384,6 +385,7 @@ def make_rule(
                 f"zero_params is made of {' and '.join(map(repr, ZERO_PARAMS))}, not {name!r}"
             )
     given = {name: _number(numbers[name]) for name in formula.numbers}
+    check_numbers(f"rule {formula.name!r}", given)
     return Relevance(formula, MappingProxyType(given), zero)
 
 

@@ -277,6 +277,13 @@ class Compiler:
     on_draw: Callable[[Callable[[], Key]], Key] | None = None
     """(draw) -> a Function's key: where a region runs again, that of its first run."""
 
+    recall: Callable[[Any, Any], Any] | None = None
+    """(key, value) -> the value: where a region runs again, that of its first run by the key."""
+
+    notes_regions: bool = False
+    """Whether a region that runs again does so within its `active.regions.Noted`; without it
+    `on_draw` is given numbers that move too."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interop:

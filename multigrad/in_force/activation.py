@@ -16,6 +16,7 @@ from ..active.draws import FREE
 from ..active.present import at_present
 from ..active.ranks import CHECKED, note_applied
 from ..active.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
+from ..active.regions import is_of_then
 from ..backend.contract import Backend
 from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use
 from ..calls.arguments import flatten
@@ -98,6 +99,15 @@ class Activation(InNotebooks):
         forward = self.forward
         named = forward if isinstance(forward, ForwardOfCode) else forward.name
         return Activation, (named, self._rule, self._params)
+
+    def of_then(self) -> Activation:
+        """Return this one with its rule looked up here, in a region that runs again where names
+        have changed since it ran first.
+        """
+        if self._rule is None or not is_of_then():
+            return self
+        activation, given = self.__reduce__()
+        return activation(*given)
 
     def own_in_force(self) -> RuleInForce | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""

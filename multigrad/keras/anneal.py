@@ -7,6 +7,7 @@ retrace.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
 from typing import Any, Literal
@@ -90,7 +91,7 @@ class Anneal(keras.callbacks.Callback):
         self.step = 0
         self._has_begun = False
         self._first_of_execution = 0
-        self._variables: list[Any] = []
+        self._variables: list[tuple[RuleParams, Any]] = []
         self._schedules: list[Schedule] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -148,8 +149,19 @@ class Anneal(keras.callbacks.Callback):
                 f"Anneal({self.param!r}): the schedule gave {value!r} at {self.per} {step}, "
                 "expected a number"
             )
-        for variable in self._variables:
-            assign_number(variable, float(value), [self._model])
+        number = float(value)
+        for params, variable in self._variables:
+            self._check(params, number, step)
+            assign_number(variable, number, [self._model])
+
+    def _check(self, params: RuleParams, number: float, step: int) -> None:
+        where = f"Anneal({self.param!r}): the schedule gave {number!r} at {self.per} {step}"
+        if not math.isfinite(number):
+            raise RuleValueError(f"{where}, expected a finite number")
+        try:
+            params.check(str(self.param), number)
+        except RuleValueError as error:
+            raise RuleValueError(f"{where}: {error}") from None
 
 
 def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
@@ -191,8 +203,9 @@ def find_schedules(model: Any, param: str | None, names: list[str] | None) -> li
     return list(found.values())
 
 
-def find_variables(model: Any, param: str, names: list[str] | None) -> list[Any]:
-    """Return the Variables of that param in a model, in the layers of these names.
+def find_variables(model: Any, param: str, names: list[str] | None) -> list[tuple[RuleParams, Any]]:
+    """Return the Variables of that param in a model, in the layers of these names, with the params
+    that they are among.
 
     Raises:
         RuleError: there are none.
@@ -212,7 +225,7 @@ def find_variables(model: Any, param: str, names: list[str] | None) -> list[Any]
                 f"param {param!r} of layer {name!r} is part of the rule's code, so a change "
                 "compiles anew: assign layer.params in a callback of your own, once per epoch"
             )
-    return [params.variables[param] for params in having.values()]
+    return [(params, params.variables[param]) for params in having.values()]
 
 
 def find_params(model: Any) -> Iterator[tuple[str, RuleParams]]:

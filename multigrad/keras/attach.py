@@ -15,12 +15,12 @@ from ..attribution.kinds import is_layer_rule
 from ..errors import RuleTypeError, RuleValueError
 from ..models.handle import Attachment, Row, named
 from ..models.over import over
-from ..models.selectors import Choice, Layer, OperationChoice, choose, match
+from ..models.selectors import Choice, Function, Layer, OperationChoice, choose, match
 from .attached_layers import Attached, Changes, changes_of
 from .attached_operations import NAMES, find_operation, unwatch, watch
 from .attached_rules import make_layer_run, plan_composite
 from .layer_kinds import kind_of
-from .model_layers import list_layers
+from .model_layers import callers_of, list_functions, list_layers, operation_held, refuse_cells
 from .steps import find_compiled, renew_steps
 from .tracing import HOST
 
@@ -66,10 +66,16 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     known = {id(each.layer) for each in layers}
     if isinstance(rules, Composite):
         runs, acting, rows = plan_composite(layers, rules)
-        selectors = None
+        selectors, within = None, {}
     else:
-        choices, operations = choose(rules, layers, find_operation, NAMES)
-        runs = {id(each.layer.layer): run_of(each) for each in choices}
+        choices, operations = choose(rules, layers, find_operation, NAMES, list_functions(layers))
+        within = rules_within(choices, layers)
+        runs = {
+            id(each.layer.layer): run_of(each)
+            for each in choices
+            if not isinstance(each.layer.layer, Function)
+        }
+        refuse_cells(layers, runs.keys())
         acting, rows = rules_of(operations), list_rows(choices, operations)
         selectors = list({id(each.selector): each.selector for each in choices}.values())
     is_built = all(getattr(each.layer, "built", True) for each in layers)
@@ -78,7 +84,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         late = [each for each in list_layers(model) if id(each.layer) not in known]
         return [each.names[0] for each in late if selects(selectors, each)]
 
-    handle = Attached(model, acting, None if is_built else find_late)
+    handle = Attached(model, acting, None if is_built else find_late, within)
     if selectors is None:
         # A composite's rules are for operations that may be called.
         vars(handle.called).update(dict.fromkeys(acting, True))
@@ -88,19 +94,25 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         if id(part.layer) in runs:
             part.run = runs[id(part.layer)]
             part.owner = handle
+    # They tell of layers that are computed again in backward, after the handle was detached.
+    holders = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
     changed = [
         part
         for part in parts
-        if acting or part.owner is handle or (part.layer is model and not is_built)
+        if acting
+        or part.owner is handle
+        or id(part.layer) in within
+        or id(part.layer) in holders
+        or (part.layer is model and not is_built)
     ]
-    if acting:
+    if acting or within:
         watch()
     put(changed, handle)
 
     def undo() -> None:
         handle.superseded = True
         take(changed, handle)
-        if acting:
+        if acting or within:
             unwatch()
 
     return Attachment(rows, undo)
@@ -175,6 +187,33 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
     return rules
 
 
+def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int, dict[str, Any]]:
+    """Return the rules of the functions that layers hold: by the identities of the layers that call
+    them, by operation.
+
+    Raises:
+        RuleError: a rule is unknown, or needs a param.
+        RuleTypeError: one reads weights.
+        RuleValueError: a function is no operation, or another of the layer's functions is the same.
+    """
+    rules: dict[int, dict[str, Any]] = {}
+    for choice in choices:
+        held = choice.layer.layer
+        if not isinstance(held, Function):
+            continue
+        name = choice.layer.names[0]
+        if is_layer_rule(choice.rule):
+            raise RuleTypeError(
+                f"rule {named(choice.rule)!r} reads what layers hold, and {name!r} is a function: "
+                "select the layer that holds it"
+            )
+        over(choice.rule)
+        operation = operation_held(name, held)
+        for caller in callers_of(held, layers):
+            rules.setdefault(id(caller), {})[operation] = choice.rule
+    return rules
+
+
 def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
     """Refuse what has a rule already, by another handle.
 
@@ -185,8 +224,9 @@ def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Chan
         shown = f"layer {part.layer.name!r}"
         if part.owner is not None and id(part.layer) in runs:
             raise RuleValueError(f"{shown} has a rule already: detach that one first")
+        own = handle.rules_in(part.layer)
         for other in part.handles:
-            for name in other.operations.keys() & handle.operations.keys():
+            for name in other.rules_in(part.layer).keys() & own.keys():
                 raise RuleValueError(
                     f"operation {name!r} has a rule already in {shown}: detach that one first"
                 )
@@ -195,13 +235,18 @@ def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Chan
 def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) -> list[Row]:
     """Return the table of what was changed."""
     rows = [
-        Row(each.layer.names[0], type(each.layer.layer).__name__, named(each.rule), shown(each))
+        Row(each.layer.names[0], kind_shown(each.layer.layer), named(each.rule), shown(each))
         for each in choices
     ]
     once = {each.operation: each for each in operations}
     return rows + [
         Row(name, "operation", named(each.rule), shown(each)) for name, each in once.items()
     ]
+
+
+def kind_shown(layer: Any) -> str:
+    """Return what a table calls a layer's kind."""
+    return "function" if isinstance(layer, Function) else type(layer).__name__
 
 
 def shown(choice: Choice | OperationChoice) -> str:

@@ -19,10 +19,12 @@ import keras
 # Keras (3.15) has no public names for them.
 from keras.src.backend import get_keras_mask, set_keras_mask
 
-from ..errors import RuleTypeError, RuleValueError
-from ..models.over import RuleOver
+from ..errors import GradientError, RuleTypeError, RuleValueError
+from ..models.handle import named
+from ..models.over import RuleOver, check_fit
 from .attached_operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 from .base import list_leaves
+from .model_layers import children_of
 from .steps import keeping_weights
 from .tracing import HOST, in_symbolic_scope
 
@@ -39,6 +41,7 @@ class Attached:
     Attributes:
         model: the model.
         operations: a rule by an operation's name.
+        within: rules by operation for what single layers call, by the layers' identities.
         misses: names the layers made since that it should have changed; None: none can be.
         called: the operations that were called.
         is_seen: whether a call of the model has come to all that is meant.
@@ -48,12 +51,17 @@ class Attached:
     model: Any
     operations: dict[str, Any]
     misses: Callable[[], list[str]] | None = None
+    within: dict[int, dict[str, Any]] = field(default_factory=dict)
     called: Called = field(default_factory=Called)
     is_seen: bool = False
     superseded: bool = False
 
     def __hash__(self) -> int:
         return id(self)
+
+    def rules_in(self, layer: Any) -> dict[str, Any]:
+        """Return its rules for what a layer calls, by operation."""
+        return {**self.operations, **self.within.get(id(layer), {})}
 
 
 class Changes:
@@ -80,15 +88,10 @@ class Changes:
         if HOST.compiler.on_depend is not None and not symbolic:
             for handle in self.handles:
                 HOST.compiler.on_depend(handle)
-        before = CURRENT.scope
-        CURRENT.scope = self.scope
-        try:
-            if self.run is None or symbolic:
-                outputs = original(*args, **kwargs)
-            else:
-                outputs = self.run(original, args, kwargs)
-        finally:
-            CURRENT.scope = before
+        if HOST.compiler.recall is None or symbolic:
+            outputs = run_in(self.scope, None if symbolic else self.run, original, args, kwargs)
+        else:
+            outputs = self.call_in_regions(original, args, kwargs)
         if symbolic:
             return outputs
         if self.scope is not None and WITH_LOGITS & self.scope.rules.keys():
@@ -98,16 +101,35 @@ class Changes:
                 check_seen(handle)
         return outputs
 
+    def call_in_regions(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the layer's outputs; in a region that runs again, under what acted in its first
+        run.
+
+        Raises:
+            GradientError: that has been detached from layers within this one.
+        """
+        acts = self.run, self.scope, tuple(self.handles)
+        run, scope, handles = HOST.compiler.recall((id(self), "acts"), acts)
+        if any(each.superseded for each in handles) and children_of(self.layer):
+            raise GradientError(
+                f"layer {self.layer.name!r} is computed again in backward (RematScope), and the "
+                "rules within it were detached since its forward: take the gradient first, and "
+                "detach then"
+            )
+        with HOST.compiler.on_call():
+            return run_in(scope, run, original, args, kwargs)
+
     def renew(self) -> None:
         """Put what acts now in the place of the layer's methods; where nothing does, give them
         back.
         """
         held = vars(self.layer)
         keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
-        ruled = [each for each in self.handles if each.operations and each is not keeps]
+        acts = [(each, each.rules_in(self.layer)) for each in self.handles if each is not keeps]
+        ruled = [each for each, rules in acts if rules]
         self.scope = None
         if ruled:
-            rules = {name: rule for each in ruled for name, rule in each.operations.items()}
+            rules = {name: rule for _, each in acts for name, rule in each.items()}
             acting = {
                 name: None if rule is None else RuleOver(rule) for name, rule in rules.items()
             }
@@ -127,6 +149,18 @@ class Changes:
         if name in self.own:
             return self.own[name]
         return getattr(type(self.layer), name).__get__(self.layer)
+
+
+def run_in(
+    scope: Scope | None, run: Call | None, original: Call, args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """Return a layer's outputs, under a rule if there is one, with rules on operations."""
+    before = CURRENT.scope
+    CURRENT.scope = scope
+    try:
+        return original(*args, **kwargs) if run is None else run(original, args, kwargs)
+    finally:
+        CURRENT.scope = before
 
 
 def make_call(changes: Changes, original: Call) -> Call:
@@ -209,6 +243,7 @@ def make_run(layer: Any, rule: Any) -> Call:
                 f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
                 "select the layers within it, or an operation"
             )
+        check_fit(named(rule), shown, x.shape, out.shape)
         y = look_up(acting)(x, out)
         keep_mask(out, y)
         return y

@@ -27,7 +27,8 @@ from keras.src.activations import activations as keras_activations
 from ..errors import RuleValueError
 from ..functions.function import Function
 from ..ground.threads import make_lock
-from ..models.over import RuleOver, over
+from ..models.handle import named
+from ..models.over import RuleOver, check_fit, over
 from .tracing import HOST, in_symbolic_scope
 
 Tensor = Any
@@ -183,7 +184,9 @@ def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str
     x = args[0].value if isinstance(args[0], keras.Variable) else args[0]
     if not is_float(x):
         return original(*args, **kwargs)
-    return look_up(rule)(x, original(keras.ops.stop_gradient(x), *args[1:], **kwargs))
+    out = original(keras.ops.stop_gradient(x), *args[1:], **kwargs)
+    check_fit(named(rule.rule), f"operation {original.__name__!r}", x.shape, out.shape)
+    return look_up(rule)(x, out)
 
 
 def look_up(rule: RuleOver) -> Function:

@@ -164,6 +164,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             {name: value for name, value in found.params.items() if name not in found.numbers},
             self._add_number,
             {name: value for name, value in found.params.items() if isinstance(value, Moving)},
+            look_up=found.look_up,
         )
 
     def _add_number(self, name: str, number: float, dtype: str | None = None) -> Any:

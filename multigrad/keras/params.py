@@ -19,11 +19,13 @@ import numpy as np
 
 from ..active.moving import Moving, settle
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
+from ..ground.ranges import as_number
 from ..rulebook.rule import BoundRule, Rule
 from ..schedule import Schedule
 from . import counts
 from .counts import CountVariable
 from .steps import assign_number, read_array, read_value
+from .tracing import HOST
 
 Tensor = Any
 COUNT = ":count"  # how the name of a schedule's count ends in a file
@@ -47,8 +49,10 @@ class RuleParams(Mapping[str, Any]):
         settled: dict[str, Any],
         add_variable: AddVariable,
         schedules: Mapping[str, Moving] | None = None,
+        look_up: Callable[[], BoundRule | None] = lambda: None,
     ) -> None:
         self._owner = owner
+        self._look_up = look_up
         self.variables = variables
         self.settled = settled
         self.schedules: dict[str, Schedule] = {}
@@ -110,6 +114,23 @@ class RuleParams(Mapping[str, Any]):
 
     def _drop_variable(self, variable: Any) -> None:
         """Forget a Variable."""
+
+    def check(self, name: str, number: float) -> None:
+        """Check a number that a Variable is to hold, beside those that are fixed.
+
+        Raises:
+            RuleValueError: the rule does not take it.
+        """
+        bound_rule = self._look_up()
+        if bound_rule is None:
+            return
+        pairs = zip(bound_rule.specialization.runtime, bound_rule.values, strict=True)
+        bound_rule.specialization.check_numbers(
+            tuple(
+                number if each == name else as_number(None if each in self.variables else value)
+                for each, value in pairs
+            )
+        )
 
     def _set(self, name: str, number: float) -> None:
         if not assign_number(self.variables[name], number, self._models()):
@@ -183,7 +204,9 @@ class Params(RuleParams):
         rule: Rule | None,
         bound_rule: BoundRule | None,
     ) -> None:
-        super().__init__(layer.name, {}, {}, partial(add_variable, layer))
+        super().__init__(
+            layer.name, {}, {}, partial(add_variable, layer), look_up=lambda: bound_rule
+        )
         self.given = dict(given)
         self._layer = layer
         self._defaults: dict[str, Any] = {}
@@ -220,7 +243,10 @@ class Params(RuleParams):
 
     def runtime(self) -> tuple[Any, ...]:
         """Return the values to apply the rule with, in its order; none where it has no numbers."""
-        return tuple(value if v is None else read_value(v.value) for v, value in self._runtime)
+        values = tuple(value if v is None else read_value(v.value) for v, value in self._runtime)
+        if HOST.compiler.recall is not None and values:
+            return HOST.compiler.recall((id(self), "values"), values)
+        return values
 
     def assign(self, given: Mapping[str, Any], bound_rule: BoundRule) -> None:
         """Take what was given anew, and the Variables' values from the rule with it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Self
 
+from ..errors import RuleValueError
 from ..ground.notebook import InNotebooks
 from ..rulebook.rule import Rule
 
@@ -56,6 +57,7 @@ class Attachment(InNotebooks):
     def __init__(self, rows: Sequence[Row], undo: Callable[[], None]) -> None:
         self.rows = tuple(rows)
         self._undo: Callable[[], None] | None = undo
+        self._is_entered = False
 
     @property
     def is_attached(self) -> bool:
@@ -87,6 +89,13 @@ class Attachment(InNotebooks):
             undo()
 
     def __enter__(self) -> Self:
+        if self._is_entered or self._undo is None:
+            was = "is entered already" if self._undo else "was detached: its rules act no more"
+            raise RuleValueError(
+                f"this handle {was}. Call attach again, `with xg.attach(model, rules):`, for each "
+                "block"
+            )
+        self._is_entered = True
         return self
 
     def __exit__(self, *error: object) -> None:

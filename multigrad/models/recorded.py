@@ -13,13 +13,14 @@ from ..calls.recipe import Recorded
 from ..capture.dialect import record_call
 from ..capture.signature import name_of
 from ..capture.tracer import V
-from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
+from ..errors import GradientError, MultigradError, RuleTypeError, RuleValueError, suggest
 from ..functions.function import Function
 from ..functions.plain import PairRecipe
 from ..ir.op import Op
-from ..ir.types import INPUT, is_float
+from ..ir.types import INPUT, format_shape, is_float
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace, Value
+from .over import misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ class Acting:
             if not is_tensor(out):
                 return out
             self.met.add(row)
+            made, given = out.node.type.shape, tin.node.type.shape
+            if isinstance(made, tuple) and made != given:  # a reduction
+                where = f"operation {shown(row.selector)!r} of {self.name!r}"
+                shapes = format_shape(given), format_shape(made)
+                raise GradientError(misfit(row.rule.name, where, *shapes))
             return row.rule(tin, out)
         finally:
             trace.overriding = self

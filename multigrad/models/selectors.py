@@ -29,6 +29,21 @@ class Layer:
     is_leaf: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function that a layer holds as an attribute, as an activation is one.
+
+    Attributes:
+        layer: the framework's object that holds it.
+        attribute: its name there.
+        function: what stands there.
+    """
+
+    layer: Any
+    attribute: str
+    function: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A layer with the rule for it, and the selector that said so."""
@@ -56,6 +71,7 @@ def choose(
     layers: Sequence[Layer],
     find_operation: FindOperation,
     operation_names: Iterable[str],
+    functions: Sequence[Layer] = (),
 ) -> tuple[list[Choice], list[OperationChoice]]:
     """Return what each selector means.
 
@@ -63,12 +79,16 @@ def choose(
     names, in which `*` stands for any characters, dots among them. A pattern with wildcards chooses
     layers that hold no others, where it fits any of them. A type chooses its instances; a function
     of the framework is an operation; any other function is a predicate, of the layer or of its name
-    and the layer. A tuple is all that its parts are.
+    and the layer. A layer itself is that one. A tuple is all that its parts are.
+
+    Args:
+        functions: what layers hold as attributes, each a `Layer` of a `Function`: a name that ends
+            in the attribute's means it, where no layer has that name.
 
     Raises:
         RuleValueError: a selector matches nothing, or a layer is meant twice, by itself or with the
             one that holds it.
-        RuleTypeError: it is none of these, or `rules` is no mapping.
+        RuleTypeError: it is none of these, a rule is None, or `rules` is no mapping.
     """
     if not isinstance(rules, Mapping) or not rules:
         raise RuleTypeError(
@@ -77,16 +97,48 @@ def choose(
     choices: list[Choice] = []
     operations: list[OperationChoice] = []
     for selector, rule in rules.items():
+        check_row(selector, rule)
         for part in selector if isinstance(selector, tuple) else (selector,):
             operation = None if isinstance(part, type) else find_operation(part)
             if operation is not None:
                 operations.append(OperationChoice(operation, rule, part))
                 continue
-            found = match(part, layers)
+            found = match(part, layers) or match_functions(part, functions)
             if not found:
-                raise RuleValueError(_nothing(part, layers, operation_names))
+                raise RuleValueError(_nothing(part, [*layers, *functions], operation_names))
             choices += [Choice(layer, rule, part) for layer in found]
     return _once(choices), operations
+
+
+def check_row(selector: Any, rule: Any) -> None:
+    """Check that a selector has parts, and a rule.
+
+    Raises:
+        RuleValueError: it has no parts.
+        RuleTypeError: there is no rule.
+    """
+    if isinstance(selector, tuple) and not selector:
+        raise RuleValueError(
+            f"selector () means nothing, so rule {rule!r:.60} would act nowhere: leave it out, or "
+            "give the tuple names, types or operations"
+        )
+    if rule is None:
+        raise RuleTypeError(
+            f"selector {selector!r:.60} has None in the place of a rule: leave it out, which keeps "
+            "the gradient as it is, or give a name, a Rule or a function"
+        )
+
+
+def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
+    """Return the functions that layers hold which a selector means: one by its own name."""
+    if not isinstance(selector, str):
+        return []
+    last = selector.rpartition(".")[2]
+    return [
+        each
+        for each in functions
+        if each.layer.attribute == last and any(fnmatchcase(n, selector) for n in each.names)
+    ]
 
 
 def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
@@ -101,6 +153,14 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
         return leaves if leaves and WILDCARDS & set(selector) else found
     if isinstance(selector, type):
         return [each for each in layers if isinstance(each.layer, selector)]
+    own = [each for each in layers if each.layer is selector]
+    if own:
+        return own
+    if _is_like(selector, layers):
+        raise RuleValueError(
+            f"selector {type(selector).__name__} is a layer, and none of this model's: select "
+            "those by a name, a type, a predicate, or one of them itself"
+        )
     if callable(selector):
         takes_name = _takes_two(selector)
         return [
@@ -116,6 +176,13 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
         f"{selector!r:.60} selects nothing: expected a name or pattern, a type, a predicate or an "
         "operation"
     )
+
+
+def _is_like(selector: Any, layers: Sequence[Layer]) -> bool:
+    """Return whether a selector is of a class that all layers have in common."""
+    kinds = [set(type(each.layer).__mro__) for each in layers]
+    common = set.intersection(*kinds) - {object} if kinds else set()
+    return isinstance(selector, tuple(common))
 
 
 def _takes_two(predicate: Callable[..., Any]) -> bool:
@@ -167,6 +234,14 @@ def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[s
     if isinstance(selector, str):
         near = suggest(selector, [*operation_names, *names])
         shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        holder, _, attribute = selector.rpartition(".")
+        held = [each for each in layers if holder and holder in each.names]
+        if held:
+            kind = type(held[0].layer).__name__
+            words = (
+                f": layer {holder!r} ({kind}) has no {attribute!r} that is a layer or a function"
+            )
+            near = words + near
         return (
             f"selector {selector!r} matches no layer and no operation{near} "
             f"(layers: {shown or 'none'})"

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from ..active.reads import NUMBERS, note_name
+from ..active.regions import is_of_then, meant
 from ..backend.events import tell_registered
 from ..errors import RuleError, RuleTypeError
 from ..ground.threads import make_lock
@@ -31,7 +32,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
     if isinstance(rule, str):
         load_library()
         number = NUMBERS.get(rule)
-        found = RULES.get(rule)
+        found, number = meant(rule, (RULES.get(rule), number))
         if found is None:
             respelled = as_registered(rule)
             if respelled is None:
@@ -108,6 +109,13 @@ def epoch() -> int:
         >>> xg.unregister("triangular")
     """
     return _epoch
+
+
+def epoch_here() -> Any:
+    """Return the epoch; in a region that runs again, where names have changed since, something that
+    equals nothing.
+    """
+    return object() if is_of_then() else _epoch
 
 
 def advance() -> None:

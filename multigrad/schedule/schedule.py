@@ -9,6 +9,7 @@ from typing import Any
 
 from ..active.moving import Moving
 from ..active.present import check_move, refuse_step
+from ..active.regions import note_moved
 from ..backend.discovery import backend_of
 from ..backend.events import is_tracing, tell_moved
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError
@@ -134,6 +135,7 @@ class Schedule(Moving, InNotebooks):
             after = (count, value)
             with _stepping:
                 if self._state is before:
+                    note_moved(self, before[1])
                     self._state = after
                     break
         tell_moved(self)

@@ -216,3 +216,21 @@ def test_what_cannot_be_annealed_is_said_before_the_first_step(
         xk.Anneal("width", halve, per="step")
     fit(network, model, xk.Anneal("width", halve))
     assert layer.params.numbers()["width"] == halve(3)
+
+
+@pytest.mark.parametrize("place", ["layer", "optimizer"])
+@pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
+def test_a_number_that_the_rule_does_not_take_is_refused_before_it_trains(
+    xk: ModuleType, network: Any, place: str, number: float
+) -> None:
+    import keras
+
+    param = "width" if place == "layer" else "max_norm"
+    model = network.build(xk.Activation("Heaviside", rule="triangular", name="gate"))
+    if place == "optimizer":
+        clipped = xk.apply_to_gradients(keras.optimizers.SGD(0.1), "clip_norm", {"max_norm": 2.0})
+        model.compile(clipped, "mse")
+    callback = xk.Anneal(param, lambda step: 1.0 if step == 0 else number)
+    with pytest.raises(xg.RuleError, match=rf"Anneal.'{param}'.: the schedule gave .* at batch 1"):
+        fit(network, model, callback)
+    assert all(np.isfinite(each).all() for each in network.trained(model))

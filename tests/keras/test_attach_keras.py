@@ -16,6 +16,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.attach import attach
+from multigrad.errors import RuleError
 
 pytestmark = pytest.mark.needs("keras")
 RNG = np.random.default_rng(5)
@@ -376,3 +377,66 @@ def test_a_rule_acts_under_losses_that_know_logits() -> None:
     with xk.attach(model, {"sigmoid": xg.get("clip_norm").with_params(max_norm=1e-12)}):
         model.fit(X, np.ones((3, 2), np.float32), verbose=0)
     np.testing.assert_allclose(model.get_weights()[0], before[0], atol=1e-6)
+
+
+def test_the_activation_of_one_layer_is_selected_by_its_name() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    layers = [keras.layers.Dense(5, activation="relu", name=n) for n in ("hidden", "other")]
+    model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
+    own, config = run(model, X)[1], str(model.get_config())
+    kernels = [layer.get_weights()[0] for layer in model.layers]
+    z = X @ kernels[0] + layers[0].get_weights()[1]
+    y = np.maximum(z, 0.0) @ kernels[1]
+    weights = np.cos(np.arange(len(X) * 3, dtype=np.float32)).reshape(len(X), 3)
+    expected = ((weights @ kernels[2].T) * (y > 0)) @ kernels[1].T @ kernels[0].T
+    with xk.attach(model, {"hidden.activation": PASS}) as handle:
+        assert [(row.name, row.kind) for row in handle.rows] == [("hidden.activation", "function")]
+        np.testing.assert_allclose(run(model, X)[1], expected, rtol=1e-4, atol=1e-6)
+        assert str(model.get_config()) == config
+        with pytest.raises(RuleError, match="'relu' has a rule already"):
+            xk.attach(model, {"relu": PASS})
+        with xk.attach(model, {"other": PASS}):
+            model(X)
+    np.testing.assert_array_equal(run(model, X)[1], own)
+
+
+@pytest.mark.parametrize("path", ["cell", "cell.lstm_cell"])
+def test_the_activation_of_a_recurrent_layer_is_that_of_its_cell(path: str) -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    def zero(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * 0.0
+
+    x = np.cos(np.arange(24, dtype=np.float32)).reshape(2, 4, 3)
+    model = keras.Sequential([keras.Input((4, 3)), keras.layers.LSTM(3, name="cell")])
+    assert model.layers[0].cell.name.startswith("lstm_cell")
+    own = run(model, x)[1]
+    found = []
+    path = path.replace("lstm_cell", model.layers[0].cell.name)
+    for selector in (f"{path}.activation", "tanh", f"{path}.recurrent_activation", "sigmoid"):
+        with xk.attach(model, {selector: zero}):
+            found.append(run(model, x)[1])
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[2], found[3])
+    assert np.abs(found[0] - own).max() > 1e-4 < np.abs(found[2] - own).max()
+    np.testing.assert_array_equal(run(model, x)[1], own)
+
+
+def test_an_activation_that_is_a_layer_is_selected_as_the_activation_of_its_holder() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    dense = keras.layers.Dense(3, activation=keras.layers.LeakyReLU(name="leaky"), name="dense")
+    model = keras.Sequential([keras.Input((6,)), dense])
+    grads = []
+    for selector in ("leaky", "dense.leaky", "dense.activation"):
+        with xk.attach(model, {selector: PASS}):
+            grads.append(run(model, X)[1])
+    np.testing.assert_array_equal(grads[0], grads[1])
+    np.testing.assert_array_equal(grads[0], grads[2])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.errors import RuleError, RuleTypeError, RuleValueError
+from multigrad.errors import GradientError, RuleError, RuleTypeError, RuleValueError
 
 from ..harness.models_keras import (
     NONE,
@@ -179,3 +179,65 @@ def test_a_kernel_that_hides_an_operation_is_refused() -> None:
         pytest.raises(RuleValueError, match="computes 'softmax' in one kernel"),
     ):
         model(np.ones((1, 4, 6), np.float32))
+
+
+@pytest.mark.parametrize("rule", ["triangular", "pass"])
+@pytest.mark.parametrize("way", ["call", "predict", "fit"])
+def test_a_rule_that_does_not_fit_is_an_error_at_the_first_call(rule: str, way: str) -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    layers = [keras.layers.Dense(units, name=f"to_{units}") for units in (4, 1)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
+    model.compile("sgd", "mse")
+    before = model.get_weights()
+    for name, shapes in (("to_4", r"4\) of \(\w+, 6\)"), ("to_1", r"1\) of \(\w+, 4\)")):
+        words = rf"layer '{name}' \(Dense\) makes shape \(\w+, {shapes}, and rule '{rule}'.*fits"
+        with xk.attach(model, {name: rule}), pytest.raises(GradientError, match=words):
+            if way == "fit":
+                model.fit(X, np.ones((len(X), 1), np.float32), verbose=0)
+            else:
+                (model if way == "call" else model.predict)(X)
+    for mine, its in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    model(X)
+
+
+def test_a_selector_that_means_nothing_is_refused() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    model = plain()
+    for rules, words in (
+        ({"relu": None}, "'relu' has None in the place of a rule"),
+        ({keras.layers.Dense: None}, "has None in the place of a rule"),
+        ({(): RULE}, r"selector \(\) means nothing"),
+        ({keras.layers.ReLU(): RULE}, "selector ReLU is a layer, and none of this model's"),
+    ):
+        with pytest.raises((RuleTypeError, RuleValueError), match=words):
+            xk.attach(model, rules)
+    with xk.attach(model, {model.get_layer("c"): RULE}) as handle:
+        assert [row.name for row in handle.rows] == ["c"]
+
+
+def test_activations_that_no_rule_goes_on_are_refused() -> None:
+    import keras
+
+    import multigrad.keras as xk
+
+    inputs = keras.Input((3, 2))
+    recurrent = keras.layers.LSTM(2, recurrent_activation="tanh", name="same")(inputs)
+    own = keras.layers.Dense(2, activation=lambda x: x * 2.0, name="own")(recurrent)
+    model = keras.Model(inputs, keras.layers.Dense(2, name="none")(own))
+    for name, words in (
+        ("none.activation", "layer 'none' .Dense. has no 'activation'"),
+        ("own.activation", "'own.activation' is '<lambda>', which is no operation"),
+        ("same.activation", "are both 'tanh', which cannot be told apart"),
+        ("same.lstm_cell", "is the cell of layer 'same'"),
+    ):
+        with pytest.raises(RuleError, match=words):
+            xk.attach(model, {name: RULE})
+    with pytest.raises(RuleTypeError, match="reads what layers hold"):
+        xk.attach(model, {"same.recurrent_activation": xg.attribution.epsilon()})
