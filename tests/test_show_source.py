@@ -184,7 +184,7 @@ def test_a_number_that_is_known_in_the_traced_code_alone_is_refused_by_name() ->
     def lowered(width: Any) -> Any:
         return xg.lower(xg.get("triangular").with_params(width=width), "jax")(width)
 
-    with pytest.raises(RuleTypeError, match="param 'width'' is known when the traced code runs"):
+    with pytest.raises(RuleTypeError, match="param 'width' is known when the traced code runs"):
         jax.jit(lowered)(2.0)
 
 
