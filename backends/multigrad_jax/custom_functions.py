@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ _recorded = threading.local()
 class CustomRecipe(CodeRecipe):
     """One of jax's custom functions; a subclass says how its rules are run."""
 
+    makes_arrays_of_numbers: ClassVar[bool] = True
     function: Any
     name: str
     native: bool | None = None

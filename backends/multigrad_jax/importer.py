@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -28,6 +28,7 @@ CUSTOM_GRADIENT = ("fun",)
 class PullbackRecipe(GradientRecipe):
     """What `jax.custom_gradient` decorates."""
 
+    makes_arrays_of_numbers: ClassVar[bool] = True
     original: Any = None
 
     def dialect(self) -> str:

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import optree
 import tensorflow as tf
@@ -64,6 +64,7 @@ RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVa
 class TensorflowRecipe(CodeRecipe):
     """A function that returns its outputs and, in TensorFlow's form, their gradient function."""
 
+    makes_arrays_of_numbers: ClassVar[bool] = True
     function: Callable[..., Any]
     name: str
     native: bool | None = None

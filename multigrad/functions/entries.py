@@ -75,6 +75,8 @@ class Entries(Captured):
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
         owner = next((each for each in map(owner_of, given) if each is not None), None)
         as_arrays = owner is None
+        if as_arrays and self._asks_original(given):
+            return Entry(partial(self._run_original, nesting))
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
@@ -94,6 +96,19 @@ class Entries(Captured):
             return inner.run(self.complete(opened, nesting, backend)[0], draws)
 
         return Entry(run_opened)
+
+    def _asks_original(self, leaves: Sequence[Any]) -> bool:
+        """Return whether numbers are for the original: a library that makes its own arrays of them
+        says what comes.
+        """
+        makes_arrays = getattr(self.recipe, "makes_arrays_of_numbers", False)
+        is_plain = all(leaf is None or isinstance(leaf, int | float | str) for leaf in leaves)
+        is_number = any(isinstance(leaf, int | float) for leaf in leaves)
+        return makes_arrays and is_plain and is_number and self.native is not False
+
+    def _run_original(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
+        args, kwargs = optree.tree_unflatten(nesting, leaves)
+        return self.recipe.apply(*args, **kwargs)  # type: ignore[attr-defined]
 
     @property
     def defaults(self) -> tuple[Any, ...]:

@@ -302,12 +302,12 @@ class _Recording:
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
             if leaf.kind != "tensor":
                 continue
-            type_ = self.inputs[leaf.name].type
-            if not is_float(type_):
+            argument = self.inputs[leaf.name]
+            if not is_float(argument.type):
                 continue
             value = self.attempt(
-                lambda leaf=leaf, type_=type_, gradient=gradient: check_gradient(
-                    self.trace, leaf, type_, gradient
+                lambda leaf=leaf, argument=argument, gradient=gradient: check_gradient(
+                    self.trace, leaf, argument, gradient
                 )
             )
             if value is not None:
