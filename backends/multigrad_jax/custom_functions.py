@@ -44,6 +44,14 @@ class CustomRecipe(CodeRecipe):
         """The function's own signature."""
         return signature_of(self.function.fun)
 
+    @property
+    def fixed_names(self) -> tuple[str, ...]:
+        """The names of the arguments that take no tensors."""
+        names = positional_names(self.signature)
+        return tuple(
+            names[i] for i in self.function.nondiff_argnums if -len(names) <= i < len(names)
+        )
+
     def dialect(self) -> str:
         """Return the library that it is written in."""
         return jax.__name__
