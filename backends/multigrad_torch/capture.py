@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture import composites, creation, methods, places
+from multigrad.capture import composites, creation, elementwise, methods, places
 from multigrad.capture.classes import is_instance
 from multigrad.capture.dialect import Dialect, Habits, register_dialect
 from multigrad.capture.extremes import extremes
@@ -161,14 +161,17 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return xp.silu(input)
 
 
+LINEAR = 40  # from where on log(1 + exp(x)) is x in every dtype
+
+
 def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """Linear above the threshold, which makes a difference below the default alone."""
+    """Linear above the threshold, which makes a difference below 37 alone."""
     scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
     smooth = xp.softplus(scaled)
     smooth = smooth if scaled is input else smooth / beta
-    if type(threshold) in (int, float) and threshold >= 20:
+    if type(threshold) in (int, float) and threshold >= LINEAR:
         return smooth
-    return xp.where(scaled > threshold, input, smooth)
+    return xp.where(elementwise.is_above(scaled, threshold), input, smooth)
 
 
 def heaviside(input: Tensor, values: Any) -> Tensor:
