@@ -86,10 +86,19 @@ class TensorflowRecipe(CodeRecipe):
         """Call the decorated function, where it runs as it is on its own framework."""
         return self.original(*args, **kwargs)
 
+    def bound_to(self, instance: Any) -> TensorflowRecipe:
+        """Return the recipe of this as a method of an object, which is no argument of it."""
+        return import_function(self.original.__get__(instance, type(instance)))
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         # Its functions are prepared here, and what they refer to: perhaps the decorated function
         # itself.
         recording = Recording(self.function)
+        if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(args)):
+            raise trace.error(
+                "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
+                "derivative. Pass them by position"
+            )
         reset = RECORDING.set((*RECORDING.get(), recording))
         try:
             result = run_written_in("tensorflow", self.function, trace, *args, **kwargs)

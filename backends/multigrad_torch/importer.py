@@ -148,6 +148,10 @@ class ClassRecipe(CodeRecipe):
         """Apply the class itself, where it runs as it is on its own framework."""
         return self.function_class.apply(*self.bind(args, kwargs))
 
+    def bound_to(self, instance: Any) -> ClassRecipe:
+        """Return what this is as an attribute of an object's class: itself, as `apply` is."""
+        return self
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
         if not (kwargs or self.has_setup):  # at each call of a class that runs as it is

@@ -131,6 +131,13 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         """
         if instance is None:
             return self
+        if hasattr(self.recipe, "bound_to"):  # a library's own, which binds as that does
+            recipe = self.recipe.bound_to(instance)
+            if recipe is self.recipe:
+                return self
+            bound = Function(recipe, prove=self.prove)
+            bound.native = self.native is not False
+            return bound
         method = self._copy()
         method._entries = {}
         method.native = self.native is not False
