@@ -91,6 +91,7 @@ backend = Backend(
     ),
     imports=Imports(
         import_function=importer.import_function,
+        container=models.container,
     ),
     models=Models(
         override=models.override,

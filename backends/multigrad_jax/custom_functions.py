@@ -13,13 +13,13 @@ from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import optree
 
 from multigrad.calls.arguments import positional_names, signature_of
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents, mentioned
 from multigrad.errors import GradientError
+from multigrad.ground.trees import optree
 from multigrad.ir.types import is_float
 from multigrad.recipes.record import CodeRecipe
 from multigrad.tracing.trace import Trace, Value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import optree
 from jax.custom_derivatives import CustomVJPPrimal
 
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
+from multigrad.ground.trees import optree
 from multigrad.tracing.trace import Trace
 
 from .custom_functions import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GradientError
-from ..ground.trees import optree
+from ..ground.trees import optree, with_own_classes
 from ..ir.graph import Node
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from ..passes.facts import shape_fact
@@ -33,6 +33,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
         GradientError: their number or nesting fits neither the arguments nor their leaves.
     """
     leaves = layout.leaves
+    returned = with_own_classes(returned)
     args, kwargs = layout.rebuild(range(len(leaves)))
     # Keywords that hold floats wait for gradients too.
     floats = [i for i, leaf in enumerate(leaves) if leaf.is_float or leaf.dtype == T]

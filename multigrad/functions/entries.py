@@ -18,6 +18,7 @@ from ..calls.arguments import (
     PLAIN,
     Layout,
     flatten,
+    learn_containers,
     one_backend,
     owner_of,
     positional_names,
@@ -72,6 +73,8 @@ class Entries(Captured):
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
         given = [unwrap(leaf) for leaf in leaves]
+        if learn_containers(given):
+            return Entry(partial(self._run_apart, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
         owner = next((each for each in map(owner_of, given) if each is not None), None)
         as_arrays = owner is None
@@ -96,6 +99,12 @@ class Entries(Captured):
             return inner.run(self.complete(opened, nesting, backend)[0], draws)
 
         return Entry(run_opened)
+
+    def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
+        """Run a call whose arguments hold objects that are taken apart from now on."""
+        args, kwargs = optree.tree_unflatten(nesting, leaves)
+        leaves, tree = flatten(args, kwargs)
+        return self._find_entry(leaves, tree, None).run(leaves, draws)
 
     def _asks_original(self, leaves: Sequence[Any]) -> bool:
         """Return whether numbers are for the original: a library that makes its own arrays of them

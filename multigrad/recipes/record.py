@@ -15,7 +15,7 @@ from typing import Any
 
 from ..active.reads import reading
 from ..backend.discovery import in_use
-from ..calls.arguments import Layout, Leaf
+from ..calls.arguments import Layout, Leaf, flatten_outputs
 from ..calls.assumptions import is_told
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
 from ..calls.gradients import check_gradient, match_gradients
@@ -141,7 +141,7 @@ class _Recording:
                         None if node is None else trace.updates.get(node),
                     )
                 )
-        flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        flat, outputs = flatten_outputs(recorded.outputs)
         self.check_dtypes(flat)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         notes = self.attempt(lambda: find_notes(trace, named, flat))
