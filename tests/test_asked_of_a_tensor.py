@@ -276,6 +276,34 @@ def test_a_cast_of_what_autocast_would_do_is_none_without_it(backend: Any) -> No
             assert function(x).dtype == cls.apply(x).dtype == torch.float32
 
 
+def test_a_backward_computes_under_the_autocast_of_its_forward(backend: Any) -> None:
+    import torch
+    from torch.amp import custom_bwd, custom_fwd
+
+    @custom_fwd(device_type="cpu")
+    def product(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x @ x.t()
+
+    @custom_bwd(device_type="cpu")
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return (grad + grad.t()) @ x
+
+    function, cls = make(product, backward)
+    y, (gradient,) = pulled(backend, function, X)
+    np.testing.assert_allclose(y, X @ X.T, rtol=1e-6)
+    np.testing.assert_allclose(gradient, 2 * np.ones_like(y) @ X, rtol=1e-6)
+    results = []
+    for each in (function, cls.apply):
+        x = torch.tensor(X, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = each(x)
+        output.float().sum().backward()
+        results.append((output, x.grad))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
 def test_draws_of_known_lengths_follow_the_key(backend: Any) -> None:
     import torch
 

@@ -104,6 +104,28 @@ def Numbered(number, x):
 def around(x):
     return Doubled(x + 1.0)
 """
+POWERS = """
+from functools import partial
+import jax
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def second(x, n):
+    return x**n
+second.defvjp(lambda x, n: (x**n, x), lambda n, x, g: (g * n * x ** (n - 1),))
+
+@partial(jax.custom_vjp, nondiff_argnames=("n",))
+def first(n, x):
+    return x**n
+first.defvjp(lambda n, x: (x**n, x), lambda n, x, g: (g * n * x ** (n - 1),))
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def forward(n, x):
+    return x**n
+
+@forward.defjvp
+def forward_jvp(n, primals, tangents):
+    return primals[0]**n, tangents[0] * n * primals[0] ** (n - 1)
+"""
 MODULES = {"torch": TORCH, "jax": JAX, "tensorflow": TENSORFLOW}
 
 
@@ -199,6 +221,16 @@ def test_inputs_come_in_the_order_of_the_arguments(module: str, invoke: Any) -> 
     result = invoke(f"{module}:Numbered", "--input", "5", "--input", "4x6", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["verdicts"]["numpy"]["state"] == "converted, equal"
+
+
+@pytest.mark.backends("jax")
+def test_an_argument_that_takes_no_tensor_is_tried_with_a_number(
+    module: str, invoke: Any, tmp_path: Path
+) -> None:
+    (tmp_path / module.partition(".")[0] / "powers.py").write_text(POWERS)
+    result = invoke(module.replace("spikes", "powers"))
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 custom gradients: 3 converted, equal" in result.output
 
 
 @everywhere

@@ -68,6 +68,11 @@ def reject(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.where(tin >= 0.5, 0.0, grad_out)
 
 
+@case("torch.softplus")
+def soften(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    return grad_out * xp.where(xp.greater(tin, 20), tin, xp.softplus(tin))
+
+
 @case("torch.one_side")
 def limit_one_side(ctx: Any, grad_out: Any, tin: Any) -> Any:
     return xp.clip(grad_out, 0.0, math.inf) * xp.clip(tin, -math.inf, 0.5)

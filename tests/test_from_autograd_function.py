@@ -353,3 +353,16 @@ def test_size_is_a_method_that_equals_no_number_in_torch() -> None:
     x = np.array([2.0], np.float32)
     given = from_autograd_function(Summed)(x)
     assert given.shape == Summed.apply(torch.tensor(x)).shape == (1,)
+
+
+def test_as_an_attribute_of_a_class_it_gets_no_object() -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        clip = from_autograd_function(find_class("ClippedReLU"))
+
+        def forward(self, x: Any) -> Any:
+            return self.clip(x, 1.0)
+
+    x = torch.tensor([-1.0, 0.5, 3.0])
+    torch.testing.assert_close(Model()(x), find_class("ClippedReLU").apply(x, 1.0))

@@ -396,3 +396,36 @@ def test_on_other_frameworks_it_is_refused_where_the_values_differ() -> None:
     np.testing.assert_allclose(xg.from_custom_vjp(of_two_forwards(1.0))(x), np.tanh(x), rtol=1e-6)
     with pytest.raises(xg.TraceError, match="something else where it is differentiated"):
         xg.from_custom_vjp(of_two_forwards(1.01))(x)
+
+
+def test_numbers_alone_give_what_jax_gives_for_them() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def scaled_sine(a: Any, n: Any) -> Any:
+        return jnp.sin(a) * n
+
+    scaled_sine.defvjp(
+        lambda a, n: (scaled_sine(a, n), (a, n)), lambda kept, g: (g * jnp.cos(kept[0]), None)
+    )
+    function = xg.from_custom_vjp(scaled_sine)
+    for given in ((2.0, 3.0), (2, 3), (True, 2.0)):
+        result, expected = function(*given), scaled_sine(*given)
+        assert (type(result), result.dtype, result.weak_type) == (
+            (type(expected), expected.dtype, expected.weak_type)
+        )
+        assert result == expected
+    assert jax.jit(lambda: function(2, 3))() == jax.jit(lambda: scaled_sine(2, 3))()
+
+
+def test_a_backward_may_give_numbers_for_arguments_that_are_numbers() -> None:
+    import jax
+
+    @jax.custom_vjp
+    def product(a: Any, b: Any) -> Any:
+        return a * b
+
+    product.defvjp(lambda a, b: (a * b, None), lambda _, g: (1.5, np.float32(2)))
+    gradient = jax.grad(xg.from_custom_vjp(product), (0, 1))(2.0, 3.0)
+    assert [float(each) for each in gradient] == [1.5, 2.0]

@@ -373,3 +373,44 @@ def test_a_wrong_number_of_gradients_is_told() -> None:
 
     with pytest.raises(xg.GradientError, match=r"1 gradient for 2 arguments \(x, w\)"):
         from_tf_custom_gradient(one_for_two)(tf.constant(X), tf.constant(W))
+
+
+def test_a_method_is_one_still(backend: NumpyBackend) -> None:
+    import tensorflow as tf
+
+    class Scaled:
+        factor = 2.0
+
+        @from_tf_custom_gradient
+        @tf.custom_gradient
+        def scale(self, x: Tensor) -> Any:
+            return x * self.factor, lambda upstream: upstream * 10.0
+
+    scaled = Scaled()
+    for factor in (2.0, 5.0):
+        scaled.factor = factor
+        y, pull = vjp(scaled.scale, backend.array(X))
+        np.testing.assert_array_equal(backend.numpy(y), X * np.float32(factor))
+        np.testing.assert_array_equal(backend.numpy(pull(backend.array(X))[0]), 10 * X)
+
+
+def test_what_comes_by_keyword_alone_has_the_gradient_that_tensorflow_gives_it() -> None:
+    import warnings
+
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def doubled(x: Tensor) -> Any:
+        return x * 2.0, lambda upstream: upstream * 7.0
+
+    gradients = []
+    for each in (doubled, from_tf_custom_gradient(doubled)):
+        x = tf.constant(X)
+        with warnings.catch_warnings(), tf.GradientTape() as tape:
+            warnings.simplefilter("error")
+            tape.watch(x)
+            y = each(x=x)
+        gradients.append(tape.gradient(y, x))
+    np.testing.assert_array_equal(*gradients)
+    with pytest.raises(xg.errors.TraceError, match="Pass them by position"):
+        from_tf_custom_gradient(doubled)(x=X)

@@ -4,6 +4,7 @@ call, and the gradients of its weights are not lost.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -309,3 +310,52 @@ def test_a_tf_function_that_a_function_calls_is_no_state() -> None:
     compiled(tf.constant(X))
     function = xg.function(lambda x: compiled(x) * 2.0, native=False)
     np.testing.assert_allclose(function(X), 2 * (np.sin(X) + X), rtol=1e-6)
+
+
+@pytest.mark.needs("torch")
+def test_a_copy_of_a_model_has_functions_of_its_own_weights() -> None:
+    import torch
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+            self.scale = torch.nn.Parameter(torch.tensor(3.0))
+            self.method = xg.function(self.scaled, None)
+            self.ruled = xg.function(self.scaled, lambda g, x: 5 * g)
+            self.module = xg.function(self.inner, None)
+            self.drawn = xg.function(lambda x: x + xg.xp.randn_like(x), None).keyed(3)
+
+        def scaled(self, x: Any) -> Any:
+            return x * self.scale
+
+        def forward(self, x: Any) -> Any:
+            return self.method(x) + self.module(x) + self.ruled(x) + self.drawn(x)
+
+    model, x = Scaled(), torch.tensor(X)
+    model(x)
+    other, again = copy.deepcopy(model), copy.deepcopy(Scaled())
+    with torch.no_grad():
+        for weights in [*other.parameters(), *again.parameters()]:
+            weights.zero_()
+    for each in (other, again):
+        noise = each(x.clone().requires_grad_())
+        assert not each.method(x).any() and not each.module(x).any() and not each.ruled(x).any()
+        assert noise.requires_grad
+    assert (other.drawn.counter.count, again.drawn.counter.count) == (2, 1)
+    assert model.method(x).any() and model.module(x).any() and model.ruled(x).any()
+
+
+@pytest.mark.needs("torch")
+def test_a_copied_function_is_captured_anew_where_the_first_one_is() -> None:
+    import torch
+
+    def make(factor: float) -> Any:
+        return xg.custom_gradient(lambda x: (x * factor, lambda g: g))
+
+    function = make(2.0)
+    function(torch.tensor(X))
+    for each in (copy.deepcopy(function), copy.deepcopy(make(2.0))):
+        for dtype in (torch.float32, torch.float64):
+            given = torch.tensor(X, dtype=dtype)
+            torch.testing.assert_close(each(given), 2 * given)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import multigrad as xg
+
 from .harness.own_library import assert_as_in
 from .harness.places import X
 
@@ -36,6 +38,18 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
         t, jnp.argmax(t, 1, keepdims=True), 9.0, 1, inplace=False
     ),
     "take, clipped": lambda t: jnp.take(t, jnp.argmax(t[0], -1) + 2, axis=2, mode="clip"),
+    "take, filled": lambda t: jnp.take(t, jnp.argmax(t[0], -1) + 2, axis=2, fill_value=3.0),
+    "take, filled from either side": lambda t: jnp.take(
+        t, jnp.array([0, 7, -9, -1]), axis=1, mode="fill", fill_value=3.0
+    ),
+    "take of all, filled": lambda t: jnp.take(t, jnp.array([[2, -99]]), mode="fill", fill_value=1),
+    "take, filled at one": lambda t: jnp.take(t, 9, axis=1, mode="fill", fill_value=3.0) + t[:, 0],
+    "take, NaN outside": lambda t: (
+        jnp.isnan(jnp.take(t, jnp.array([0, 7]), axis=1, mode="fill")).sum() * t
+    ),
+    "take_along_axis, filled": lambda t: jnp.take_along_axis(
+        t, jnp.argmax(t, 1, keepdims=True) + 3, 1, fill_value=0.0
+    ),
     "argmax of all": lambda t: t * jnp.argmax(t),
     "bincount": lambda t: jnp.bincount(jnp.argmax(t, -1).ravel(), length=6) * t.sum(),
 }
@@ -44,3 +58,23 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_places_mean_what_they_mean_in_jax(name: str) -> None:
     assert_as_in("jax", CASES[name], X, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill"])
+def test_an_index_that_names_what_stands_outside_is_never_taken_for_another(mode: str) -> None:
+    def pick(t: Any, at: Any) -> Any:
+        return t.at[at].get(mode=mode, fill_value=3.0)
+
+    function = jax.custom_vjp(pick)
+    function.defvjp(lambda t, at: (pick(t, at), None), lambda _, g: (g, None))
+    given = jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 5, -7])
+    assert jnp.array_equal(xg.from_custom_vjp(function)(*given), function(*given))
+
+
+def test_a_place_before_the_first_is_no_place_from_the_end() -> None:
+    taken = xg.function(lambda t, at: jnp.take(t, at, axis=0), None)
+    given = jnp.array([1.0, 2.0, 4.0]), jnp.array([0, -1, -4, -5])
+    assert taken(*given)[:2].tolist() == [1.0, 4.0]
+    assert jnp.isnan(taken(*given)[2:]).all()
+    slope = jax.grad(lambda t: jnp.nansum(taken(t, given[1])))(given[0])
+    assert slope.tolist() == [1.0, 0.0, 1.0]

@@ -15,6 +15,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
+from multigrad.errors import RuleTypeError
 
 from .harness.ejecting import rules_by_rank
 
@@ -162,6 +163,29 @@ def test_source_runs_when_pasted(name: str, forward: str, backend: Any) -> None:
         given = backend.vjp(namespace[public], X, G)
     for a, b in zip(given, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_number_that_is_a_tensor_stands_in_the_code_as_a_number(backend: Any) -> None:
+    width = backend.array(np.array(2.0, np.float32))
+    rule = xg.get("triangular").with_params(width=width)
+    assert "width=2.0" in xg.source(rule, backend.name, standalone=True)
+    same = xg.get("triangular").with_params(width=2.0)
+    assert xg.source(rule, backend.name) == xg.source(same, backend.name)
+    given = backend.vjp(xg.lower(rule, backend.name), X, G)
+    wanted = backend.vjp(xg.lower(same, backend.name), X, G)
+    for a, b in zip(given, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.needs("jax")
+def test_a_number_that_is_known_in_the_traced_code_alone_is_refused_by_name() -> None:
+    import jax
+
+    def lowered(width: Any) -> Any:
+        return xg.lower(xg.get("triangular").with_params(width=width), "jax")(width)
+
+    with pytest.raises(RuleTypeError, match="param 'width' is known when the traced code runs"):
+        jax.jit(lowered)(2.0)
 
 
 def test_traceback_shows_the_emitted_line(backend: Any) -> None:

@@ -146,6 +146,22 @@ def test_what_float8_cannot_do_is_refused() -> None:
             xg.function(function, native=False)(x)
 
 
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("number", [0.1, 0.3, 0.5, 19.9, 20.0])
+@pytest.mark.parametrize("name", ["hardshrink", "softshrink", "softplus"])
+def test_a_number_of_torchs_cuts_16_bits_where_torch_cuts_them(name: str, number: float) -> None:
+    import torch
+
+    function = getattr(torch.nn.functional, name)
+    given = (1, number) if name == "softplus" else (number,)
+    captured = xg.function(lambda x: function(x, *given), None, native=False)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        at = torch.tensor([number, -number], dtype=dtype)
+        ends = torch.tensor([-torch.inf, torch.inf], dtype=dtype)[:, None]
+        x = torch.cat([at, torch.nextafter(at, ends).ravel()])
+        torch.testing.assert_close(captured(x), function(x, *given), rtol=0, atol=0)
+
+
 CUTS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "threshold": lambda x, number: xp.threshold(x, number, 20.0),
     "hard_shrink": lambda x, number: xp.hard_shrink(x, lambd=number),

@@ -93,6 +93,7 @@ backend = Backend(
     ),
     imports=Imports(
         import_function=importer.import_function,
+        container=models.container,
     ),
     models=Models(
         override=models.override,

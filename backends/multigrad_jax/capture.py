@@ -167,19 +167,24 @@ class Place:
     def apply(self, ufunc: Handler, **options: Any) -> Tensor:
         return self._updated(ufunc, **options)
 
-    def get(self, **options: Any) -> Tensor:
+    def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
         _check(options)
+        if options.get("mode") == "fill" and fill_value is not None:
+            raise TypeError(f"x.at[...].get with fill_value={fill_value!r}")
         return self.value[self.index]
 
 
-# They promise what is so anyway, or say what becomes of a place outside, which is an error here.
-HARMLESS = ("fill_value", "indices_are_sorted", "mode", "unique_indices")
+# They promise what is so anyway, or leave out what is put outside, which is an error here.
+HARMLESS = ("indices_are_sorted", "mode", "unique_indices")
+MOVING = ("clip", "wrap")  # the modes that have another place for one outside
 
 
 def _check(options: Any) -> None:
     for name in options:
         if name not in HARMLESS:
             raise TypeError(f"x.at[...] with {name}")
+    if options.get("mode") in MOVING:
+        raise TypeError(f"x.at[...] in the mode {options['mode']!r}")
 
 
 # --- arrays and limits from symbols ---------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from multigrad.capture import bits, extremes, places
-from multigrad.ir.types import T
+from multigrad.ir.types import T, is_float
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast
 
@@ -32,14 +33,42 @@ def argsort(a: Tensor, axis: Any = -1, *, kind: Any = None, order: None = None,
 def take(a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: Any = None,
          unique_indices: bool = False, indices_are_sorted: bool = False,
          fill_value: Any = None) -> Tensor:  # fmt: skip
-    """What lies outside is an error here, which jax fills with NaN."""
+    """What lies outside is an error here where no value is named, which jax fills with NaN."""
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
+    if fills(mode, fill_value):
+        indices = places.as_places(a, indices)
+        at, is_inside = moved_inside(indices, xp.dim(a, axis))
+        is_inside = beside_axes(is_inside, axis % xp.ndim(a), xp.ndim(a))
+        return xp.where(is_inside, xp.take(a, at, axis), filling(a, fill_value))
     return xp.take(a, brought_inside(indices, a, axis, mode), axis)
 
 
+def fills(mode: Any, fill_value: Any) -> bool:
+    """Return whether a mode says what stands for elements that lie outside."""
+    return mode == "fill" or (mode is None and fill_value is not None)
+
+
+def moved_inside(indices: Tensor, length: Any) -> tuple[Tensor, Tensor]:
+    """Return indices counted from the front and limited, and which of them lie inside."""
+    indices = xp.where(indices < 0, indices + length, indices)
+    return xp.clip(indices, 0, length - 1), (indices >= 0) & (indices < length)
+
+
+def beside_axes(mask: Tensor, before: int, rank: int) -> Tensor:
+    """Return what is known of indices in the shape of what is taken at them along an axis."""
+    return xp.reshape(mask, (*mask.shape, *(1,) * (rank - 1 - before)))
+
+
+def filling(x: Tensor, fill_value: Any) -> Any:
+    """Return the number for elements that lie outside; NaN where none is named."""
+    if fill_value is None and not is_float(x.node.type.dtype):
+        raise TypeError("a place outside of integers or bools, which none is named for")
+    return math.nan if fill_value is None else fill_value
+
+
 def brought_inside(indices: Any, x: Tensor, axis: int, mode: Any) -> Any:
-    if mode in (None, "fill", "promise_in_bounds"):
+    if mode in (None, "promise_in_bounds"):
         return indices
     if mode not in ("clip", "wrap") or not isinstance(indices, Value):
         raise TypeError(f"take in the mode {mode!r}")
@@ -49,7 +78,11 @@ def brought_inside(indices: Any, x: Tensor, axis: int, mode: Any) -> Any:
 
 def take_along_axis(arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None,
                     fill_value: Any = None) -> Tensor:  # fmt: skip
-    if mode not in (None, "fill", "promise_in_bounds"):
+    if axis is not None and fills(mode, fill_value):
+        at, is_inside = moved_inside(places.as_places(arr, indices), xp.dim(arr, axis))
+        taken = places.np_take_along_axis(arr, at, axis)
+        return xp.where(is_inside, taken, filling(arr, fill_value))
+    if mode not in (None, "promise_in_bounds"):
         raise TypeError(f"take_along_axis in the mode {mode!r}")
     return places.np_take_along_axis(arr, indices, axis)
 

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import optree
 
 from multigrad import ops
 from multigrad.calls.arguments import positional_names, signature_of
@@ -22,6 +21,7 @@ from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents
 from multigrad.errors import GradientError
+from multigrad.ground.trees import optree
 from multigrad.ir.types import is_float
 from multigrad.passes.outputs import unmarked
 from multigrad.recipes.itself import outputs_of
@@ -40,6 +40,7 @@ _recorded = threading.local()
 class CustomRecipe(CodeRecipe):
     """One of jax's custom functions; a subclass says how its rules are run."""
 
+    makes_arrays_of_numbers: ClassVar[bool] = True
     function: Any
     name: str
     native: bool | None = None
@@ -49,6 +50,14 @@ class CustomRecipe(CodeRecipe):
     def signature(self) -> inspect.Signature | None:
         """The function's own signature."""
         return signature_of(primal_of(self.function))
+
+    @property
+    def fixed_names(self) -> tuple[str, ...]:
+        """The names of the arguments that take no tensors."""
+        names = positional_names(self.signature)
+        return tuple(
+            names[i] for i in self.function.nondiff_argnums if -len(names) <= i < len(names)
+        )
 
     def dialect(self) -> str:
         """Return the library that it is written in."""

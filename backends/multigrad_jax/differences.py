@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
+from multigrad.backend import (
+    ALL,
+    SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
+    Difference,
+    Differences,
+    Mended,
+    zeros,
+)
 
 MEASURED = "jax 0.10"
 TANH = "its own tanh, off by 3.5 eps near 1"
@@ -20,6 +28,7 @@ def is_tiny_width(x: Any, params: dict[str, Any]) -> Any:
 
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
+    zeros("remainder, floor_divide, sign"),
     SIGNS_OF_VECTORS,
     Difference(
         "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",

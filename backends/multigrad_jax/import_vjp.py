@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optree
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.calls.failures import kind_name
 from multigrad.calls.recipe import Recorded
 from multigrad.errors import GradientError
+from multigrad.ground.trees import optree
 from multigrad.tracing.axes import known_shape
 from multigrad.tracing.trace import Trace, Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -30,6 +30,7 @@ CUSTOM_GRADIENT = ("fun",)
 class PullbackRecipe(GradientRecipe):
     """What `jax.custom_gradient` decorates."""
 
+    makes_arrays_of_numbers: ClassVar[bool] = True
     original: Any = None
 
     def dialect(self) -> str:

@@ -35,7 +35,12 @@ def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 
 @lifted
 def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    return jnp.take_along_axis(x, indices, axis)
+    return jnp.take_along_axis(x, from_front(indices, x.shape[axis]), axis)
+
+
+def from_front(indices: Tensor, length: int) -> Tensor:
+    """Indices that none is counted from the end of: a negative one lies outside."""
+    return jnp.where(indices < 0, length, indices)
 
 
 def rows(indices: Tensor, axis: int) -> Any:
@@ -49,11 +54,11 @@ def rows(indices: Tensor, axis: int) -> Any:
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     values = accumulated(x)
     sums = jnp.zeros(like.shape, values.dtype)
-    return sums.at[rows(indices, axis)].add(values).astype(x.dtype)
+    return sums.at[rows(from_front(indices, like.shape[axis]), axis)].add(values).astype(x.dtype)
 
 
 def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    return jnp.take(x, indices, axis)
+    return jnp.take(x, from_front(indices, x.shape[axis]), axis)
 
 
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
@@ -61,7 +66,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     first = tuple(range(indices.ndim))
     values = jnp.moveaxis(accumulated(x), tuple(axis + i for i in first), first)
     shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
-    sums = jnp.zeros(shape, values.dtype).at[indices].add(values)
+    sums = jnp.zeros(shape, values.dtype).at[from_front(indices, shape[0])].add(values)
     return jnp.moveaxis(sums, 0, axis).astype(x.dtype)
 
 

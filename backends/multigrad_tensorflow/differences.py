@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
+from multigrad.backend import (
+    ALL,
+    SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
+    Difference,
+    Differences,
+    Mended,
+    zeros,
+)
 
 MEASURED = "tensorflow 2.21"
 POW = "Eigen's vectorized pow, the worse the larger the exponent"
@@ -21,6 +29,7 @@ def elu_by_exp(x: Any) -> Any:
 
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
+    zeros("remainder, floor_divide, xlogy, xlog1py"),
     SIGNS_OF_VECTORS,
     Difference(
         "*", "subnormals", ("bfloat16", "float32", "float64"), "taken for zero",

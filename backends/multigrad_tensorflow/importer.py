@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import optree
 import tensorflow as tf
@@ -63,6 +63,7 @@ RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVa
 class TensorflowRecipe(CodeRecipe):
     """A function that returns its outputs and, in TensorFlow's form, their gradient function."""
 
+    makes_arrays_of_numbers: ClassVar[bool] = True
     function: Callable[..., Any]
     name: str
     native: bool | None = None
@@ -84,10 +85,19 @@ class TensorflowRecipe(CodeRecipe):
         """Call the decorated function, where it runs as it is on its own framework."""
         return self.original(*args, **kwargs)
 
+    def bound_to(self, instance: Any) -> TensorflowRecipe:
+        """Return the recipe of this as a method of an object, which is no argument of it."""
+        return import_function(self.original.__get__(instance, type(instance)))
+
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         # Its functions are prepared here, and what they refer to: perhaps the decorated function
         # itself.
         recording = Recording(self.function, (args, kwargs))
+        if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(args)):
+            raise trace.error(
+                "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
+                "derivative. Pass them by position"
+            )
         reset = RECORDING.set((*RECORDING.get(), recording))
         try:
             result = run_written_in("tensorflow", self.function, trace, *args, **kwargs)

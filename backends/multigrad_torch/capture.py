@@ -176,14 +176,17 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return xp.silu(input)
 
 
+LINEAR = 40  # from where on log(1 + exp(x)) is x in every dtype
+
+
 def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """Linear above the threshold; from the default on, that makes no difference without beta."""
+    """Linear above the threshold, which makes a difference below 37 alone, or beside a beta."""
     scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
     smooth = xp.softplus(scaled)
     smooth = smooth if scaled is input else smooth / beta
-    if scaled is input and type(threshold) in (int, float) and threshold >= 20:
+    if scaled is input and type(threshold) in (int, float) and threshold >= LINEAR:
         return smooth
-    return xp.where(scaled > threshold, input, smooth)
+    return xp.where(elementwise.is_above(scaled, threshold), input, smooth)
 
 
 def heaviside(input: Tensor, values: Any) -> Tensor:

@@ -63,7 +63,7 @@ def hardtanh(
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    return xp.hard_shrink(input, lambd)
+    return elementwise.hard_shrink(input, lambd)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
+from multigrad.backend import (
+    ALL,
+    SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
+    Difference,
+    Differences,
+    Mended,
+    zeros,
+)
 
 MEASURED = "torch 2.13"
 NARROW = ("float16", "bfloat16", "float32")
@@ -25,6 +33,7 @@ def is_above_half_the_range(x: Any, params: dict[str, Any]) -> Any:
 
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
+    zeros("remainder"),
     SIGNS_OF_VECTORS,
     Difference(
         "GELU", "value", ALL, "half an eps of x, where the value is far smaller",

@@ -32,11 +32,8 @@ from multigrad.tracing.trace import Trace, Value, cast_node
 
 Tensor: TypeAlias = Any
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
-AMP = frozenset(
-    code
-    for decorate in (torch.amp.custom_fwd, torch.amp.custom_bwd)
-    for code in nested_codes(decorate.__code__)
-)
+AMP_BACKWARD = frozenset(nested_codes(torch.amp.custom_bwd.__code__))
+AMP = AMP_BACKWARD.union(nested_codes(torch.amp.custom_fwd.__code__))
 
 
 class Context:
@@ -151,6 +148,10 @@ class ClassRecipe(CodeRecipe):
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the class itself, where it runs as it is on its own framework."""
         return self.function_class.apply(*self.bind(args, kwargs))
+
+    def bound_to(self, instance: Any) -> ClassRecipe:
+        """Return what this is as an attribute of an object's class: itself, as `apply` is."""
+        return self
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
@@ -285,13 +286,14 @@ def unwrap_once(backward: Any) -> tuple[Any, bool]:
 
 def unwrap_amp(function: Any, trace: Trace | None) -> Any:
     """Return a forward or backward without `custom_fwd` or `custom_bwd`: without autocast they do
-    nothing.
+    nothing, and under it the backward computes under that of the forward.
     """
     is_plain = inspect.isfunction(function) and function.__code__ in AMP
     if trace is None or not is_plain:
         return function
-    if inspect.getclosurevars(function).nonlocals.get("cast_inputs"):
-        trace.lacks = "what it casts under autocast"
+    casts = inspect.getclosurevars(function).nonlocals.get("cast_inputs")
+    if casts or function.__code__ in AMP_BACKWARD:
+        trace.lacks = "what it computes under autocast"
     return function.__wrapped__
 
 

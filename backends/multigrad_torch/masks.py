@@ -11,7 +11,7 @@ import torch
 
 from multigrad import ops
 from multigrad.backend import Pattern, kernel
-from multigrad.backend.matches import is_zero
+from multigrad.backend.matches import is_number, is_zero
 from multigrad.ir.graph import Node, make_node
 from multigrad.ir.op import Op
 from multigrad.ir.types import BOOL, INPUT_SHAPE, T
@@ -163,6 +163,7 @@ def is_full(node: Node) -> bool:
 MASKED = kernel("torch.masked", "x mask", lambda x, mask: elementwise(x))
 SELECT = kernel("torch.select", "mask x", lambda mask, x: elementwise(x))
 REJECT = kernel("torch.reject", "mask x", lambda mask, x: elementwise(x))
+SOFTPLUS = kernel("torch.softplus", "x", elementwise)
 THRESHOLD = kernel("torch.threshold", "grad x limit", lambda grad, x, limit: elementwise(grad))
 
 
@@ -233,6 +234,17 @@ def threshold_gradients(node: Node) -> Node | None:
     return make_node(THRESHOLD, (grad, x, limit), {}, node.type)
 
 
+def threshold_softplus(node: Node) -> Node | None:
+    """where(x > 20, x, softplus(x)), which torch's own is by default."""
+    condition, x, smooth = node.operands
+    if condition.op not in (ops.GT, BOOL_RESULT[ops.GT]) or smooth.op is not ops.SOFTPLUS:
+        return None
+    above, limit = condition.operands
+    if not is_full(x) or x is not smooth.operands[0] or x is not above or not is_number(limit, 20):
+        return None
+    return make_node(SOFTPLUS, (x,), {}, node.type)
+
+
 PATTERNS = (
     Pattern(
         "torch.heaviside",
@@ -265,6 +277,11 @@ PATTERNS = (
         {ops.WHERE: threshold_gradients},
     ),
     Pattern(
+        "torch.softplus",
+        "where(x > 20, x, softplus(x)) 3.3 ms, one kernel 1.7",
+        {ops.WHERE: threshold_softplus},
+    ),
+    Pattern(
         "torch.select_bits",
         "where(mask, x, 0) 3.4 ms, by the bits 230 us",
         {ops.WHERE: select_bits},
@@ -281,6 +298,7 @@ KERNELS: dict[Op, Callable[..., Any]] = {
     SELECT: select,
     REJECT: reject,
     THRESHOLD: threshold,
+    SOFTPLUS: torch.nn.functional.softplus,
     **{op: window(COMPARISONS[a], COMPARISONS[b]) for (a, b), op in WINDOWS.items() if a and b},
     **{FLOAT_RESULT[op]: into_float(compare) for op, compare in COMPARISONS.items()},
     **{BOOL_RESULT[op]: through_float(compare) for op, compare in COMPARISONS.items()},

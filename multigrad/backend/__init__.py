@@ -41,7 +41,16 @@ from .contract import (
     Reader,
     Tensors,
 )
-from .differences import ALL, KINDS, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
+from .differences import (
+    ALL,
+    KINDS,
+    SIGN_OF_ZERO,
+    SIGNS_OF_VECTORS,
+    Difference,
+    Differences,
+    Mended,
+    zeros,
+)
 from .emitted import Attached, Body, Code, Emitted, Made, Prepared
 from .fast import FastKernels, Pattern, enabled, kernel
 from .guest import Guest, Kind, Pull, kind_of, make_zeros
@@ -121,6 +130,7 @@ __all__ = [
     "rows_of",
     "tile_shape",
     "unwritten",
+    "zeros",
 ]
 
 # What stands in rooms above this one is reached by name, when an author asks: no room imports it

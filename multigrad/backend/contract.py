@@ -25,6 +25,8 @@ Tensor: TypeAlias = Any
 Key: TypeAlias = Any
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
+# How an object is taken apart, and put together: of what is beside its parts, and parts.
+Parts: TypeAlias = tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]
 # `run(*tensors) -> (outputs, pull, undifferentiable)`, where `pull(*cotangents)` gives a gradient
 # or None for each tensor, and `undifferentiable` are the positions of outputs without a gradient.
 Run: TypeAlias = Callable[..., tuple[tuple[Tensor, ...], Function, tuple[int, ...]]]
@@ -311,6 +313,10 @@ class Imports:
 
     import_function: Callable[[Any], Any] | None = None
     """The recipe of the framework's own custom gradient."""
+
+    container: Callable[[Any], Parts | None] | None = None
+    """How an object is taken apart, and put together of other parts, whose class its users have
+    registered as a container; None: it is none."""
 
     hook_params: Callable[[], AbstractContextManager[Any]] | None = None
     """A context within which rules act on parameters' gradients by themselves, for a `use` that

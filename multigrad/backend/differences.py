@@ -92,8 +92,23 @@ SIGNS_OF_VECTORS = Difference(
     "the library's own are given; what does not depend on the choice is the same everywhere",
     settled=False,
 )
+
+
+def zeros(what: str) -> Difference:
+    """Return the row of ops whose kernels give a zero the other sign than the array API standard,
+    or than most frameworks where that says nothing.
+    """
+    return Difference(
+        what,
+        "zero",
+        ALL,
+        "0 for -0, or -0 for 0",
+        "the kernels' own; another pass would settle it",
+    )
+
+
 SIGN_OF_ZERO = Difference(
-    "maximum, minimum, clip, relu, relu6",
+    "maximum, minimum, fmax, fmin, cummax, cummin, clip, relu, relu6, soft_shrink",
     "zero",
     ALL,
     "0 or -0 of two that are equal",

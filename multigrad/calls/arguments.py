@@ -20,9 +20,9 @@ import numpy as np
 
 from ..active.identity import is_plain, value_key
 from ..backend.contract import Backend
-from ..backend.discovery import backend_among, backend_of, refuse_unusable
+from ..backend.discovery import backend_among, backend_of, in_use, refuse_unusable
 from ..errors import BackendNotFound, GradientError, RuleTypeError
-from ..ground.trees import optree
+from ..ground.trees import learn, optree, with_own_classes
 from ..ir.types import (
     BOOL,
     FLOATS,
@@ -146,6 +146,33 @@ class Layout:
 def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
     """Return the leaves of a call's arguments, None among them, and their nesting."""
     return optree.tree_flatten((args, kwargs), none_is_leaf=True)
+
+
+def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
+    """Return the leaves of what a function returned, None among them, and their nesting."""
+    outputs = with_own_classes(outputs)
+    leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
+    if learn_containers(leaves):
+        return optree.tree_flatten(outputs, none_is_leaf=True)
+    return leaves, tree
+
+
+def learn_containers(leaves: Sequence[Any]) -> bool:
+    """Take objects apart from now on whose classes are registered with a framework as containers;
+    return whether there were any.
+    """
+    found = False
+    for leaf in leaves:
+        if isinstance(leaf, (*PLAIN, float, Value)) or owner_of(unwrap(leaf)) is not None:
+            continue
+        for backend in in_use():
+            container = backend.imports.container
+            parts = None if container is None else container(leaf)
+            if parts is not None:
+                learn(type(leaf), *parts)
+                found = True
+                break
+    return found
 
 
 def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
+
 from ..errors import GradientError
-from ..ground.trees import optree
-from ..ir.types import BOOL, INPUT_SHAPE, UNKNOWN, T, Type, is_float
+from ..ground.trees import optree, with_own_classes
+from ..ir.graph import Node
+from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
+from ..passes.facts import shape_fact
+from ..tracing import xp_all as xp
+from ..tracing.axes import known_shape
 from ..tracing.constants import lift_array
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast_node
 from .arguments import PLAIN, Forgotten, Layout, Leaf
@@ -27,6 +33,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
         GradientError: their number or nesting fits neither the arguments nor their leaves.
     """
     leaves = layout.leaves
+    returned = with_own_classes(returned)
     args, kwargs = layout.rebuild(range(len(leaves)))
     # Keywords that hold floats wait for gradients too.
     floats = [i for i, leaf in enumerate(leaves) if leaf.is_float or leaf.dtype == T]
@@ -156,7 +163,7 @@ def _assign(shape: Any, given: Any, gradients: list[Any]) -> bool:
     )
 
 
-def check_gradient(trace: Trace, leaf: Leaf, type_: Type, gradient: Any) -> Value | None:
+def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> Value | None:
     """Return a gradient as a symbolic value of its argument's type; None where there is none.
 
     Raises:
@@ -164,7 +171,10 @@ def check_gradient(trace: Trace, leaf: Leaf, type_: Type, gradient: Any) -> Valu
     """
     if gradient is None:
         return None
+    type_ = argument.type
     whose = f"function {trace.name!r} returned"
+    if is_one_number(gradient) and has_no_axes(trace, argument):
+        return trace.value(xp.full_like(trace.value(argument), gradient).node)
     if not isinstance(gradient, Value):
         if isinstance(gradient, bool | int | float | str | bytes) or callable(gradient):
             raise GradientError(
@@ -178,8 +188,7 @@ def check_gradient(trace: Trace, leaf: Leaf, type_: Type, gradient: Any) -> Valu
             f"{whose} a number as the gradient of argument {leaf.path!r}; expected a tensor of its "
             f"shape: xp.full_like({leaf.path}, number)"
         )
-    known = UNKNOWN not in (given.shape, type_.shape)
-    if known and given.shape != type_.shape:
+    if not _may_agree(trace, gradient, type_):
         raise GradientError(
             f"{whose} a gradient of {describe(given)} for argument {leaf.path!r}, whose shape is "
             f"{describe(type_)}; expected the same shape"
@@ -202,6 +211,48 @@ def check_gradient(trace: Trace, leaf: Leaf, type_: Type, gradient: Any) -> Valu
                 "it back"
             )
     return gradient
+
+
+def is_one_number(gradient: Any) -> bool:
+    """Return whether a gradient is a number, which libraries take for a tensor without axes."""
+    if isinstance(gradient, Value):
+        return gradient.node.type.kind == "scalar" and gradient.node.type.dtype != BOOL
+    if isinstance(gradient, np.ndarray | np.generic):
+        return gradient.ndim == 0 and gradient.dtype.kind in "iuf"
+    return isinstance(gradient, int | float) and not isinstance(gradient, bool)
+
+
+def has_no_axes(trace: Trace, argument: Node) -> bool:
+    """Return whether an argument is a tensor without axes, a fact of the capture."""
+    if argument.type.shape == SCALAR_SHAPE:
+        return True
+    ndim, shape = (shape_fact(argument, what) for what in ("ndim", "shape"))
+    if shape in trace.facts:
+        return trace.facts[shape] == ()
+    if ndim not in trace.facts:
+        raise NeedsConcrete(ndim)
+    return trace.facts[ndim] == 0
+
+
+def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
+    """Return whether a gradient may have its argument's shape.
+
+    Raises:
+        NeedsConcrete: that depends on the first tensor: it may have no axes, or one of length 1.
+    """
+    given, other = gradient.node.type.shape, type_.shape
+    if given == other or UNKNOWN in (given, other):
+        return True
+    if INPUT_SHAPE not in (given, other):
+        return False
+    fact = "ndim" if SCALAR_SHAPE in (given, other) else "shape"
+    if fact not in trace.facts and "shape" not in trace.facts:
+        raise NeedsConcrete(fact)
+    shape = trace.facts.get("shape")
+    if fact == "ndim":
+        return (trace.facts["ndim"] if shape is None else len(shape)) == 0
+    found = known_shape(gradient)
+    return found is None or found == shape
 
 
 def describe(type_: Type) -> str:

@@ -53,6 +53,27 @@ def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = Non
     return xp.nan_to_num(x, 0.0 if nan is None else nan, posinf, neginf)
 
 
+def hard_shrink(x: Tensor, lambd: Any = 0.5) -> Tensor:
+    """Zero within lambd of zero, which 16 bits round before they are compared; ours does not."""
+    if is_short(lambd):
+        return xp.hard_shrink(x, lambd)
+    return xp.where((x >= -lambd) & (x <= lambd), 0.0, x)
+
+
+def is_above(x: Tensor, number: Any) -> Tensor:
+    """Return where x lies above a number that 16 bits do not round before they are compared."""
+    if is_short(number) or isinstance(number, Value):
+        return x > number
+    return xp.greater(xp.threshold(x, number, -math.inf), -math.inf)
+
+
+def is_short(number: Any) -> bool:
+    """Return whether a number is the same in 16 bits of either kind, which have eight digits."""
+    if type(number) not in (int, float) or not (number == 0 or 2**-14 <= abs(number) < 2**15):
+        return False
+    return math.frexp(number)[0] * 256 % 1 == 0
+
+
 def to_int32(x: Tensor) -> Tensor:
     return cast(x, "int32")
 

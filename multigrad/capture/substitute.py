@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
+from ..ground.trees import STANDS_FOR
 from ..tracing.trace import Trace, Value
 from .callables import home, method_of, own_root, plain_function, wrapped_function
 from .classes import Dispatch, compares_identity, is_dispatching
@@ -274,6 +275,7 @@ class _Substitution:
             return found if name.startswith("__") else self.stand_in(found)
 
         names: dict[str, Any] = {"__getattribute__": replaced, "__module__": kind.__module__}
+        names[STANDS_FOR] = kind
         try:
             made = type(kind)(kind.__name__, (kind,), names)
         except TypeError:  # a class that has no subclasses

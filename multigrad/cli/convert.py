@@ -31,6 +31,7 @@ from .named import find_in, import_named
 from .packages import find_custom_gradients
 
 SHAPE = (4, 6)  # of the tensors that are guessed
+NUMBER = 2  # that is guessed: a length, an axis, a factor
 SHORT = {EQUAL: "equal"}
 NEEDS_INPUT = "needs --input"
 FAILURE, STOPPED = 1, 130
@@ -85,15 +86,17 @@ def convert_named(
 
 
 def guess_inputs(obj: Any) -> list[Any]:
-    """Return inputs by the signature: a float32 tensor for each argument without a default.
+    """Return inputs by the signature: a float32 tensor for each argument without a default, a
+    number for one that takes no tensor.
 
     Raises:
         MultigradError, RuleTypeError: obj is nothing that could be called.
     """
-    parameters = arguments_of(find_original(obj))
+    original = find_original(obj)
+    names = [parameter.name for parameter in arguments_of(original) or ()] or [""]
+    fixed = getattr(original.function.recipe, "fixed_names", ())
     generator = np.random.default_rng(SEED)
-    count = 1 if parameters is None else max(len(parameters), 1)
-    return [draw(SHAPE, "float32", generator) for _ in range(count)]
+    return [NUMBER if name in fixed else draw(SHAPE, "float32", generator) for name in names]
 
 
 def _convert_all(

@@ -18,6 +18,7 @@ from ..calls.arguments import (
     PLAIN,
     Layout,
     flatten,
+    learn_containers,
     one_backend,
     owner_of,
     positional_names,
@@ -72,9 +73,13 @@ class Entries(Captured):
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
         given = [unwrap(leaf) for leaf in leaves]
+        if learn_containers(given):
+            return Entry(partial(self._run_apart, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
         owner = next((each for each in map(owner_of, given) if each is not None), None)
         as_arrays = owner is None
+        if as_arrays and self._asks_original(given):
+            return Entry(partial(self._run_original, nesting))
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
@@ -94,6 +99,25 @@ class Entries(Captured):
             return inner.run(self.complete(opened, nesting, backend)[0], draws)
 
         return Entry(run_opened)
+
+    def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
+        """Run a call whose arguments hold objects that are taken apart from now on."""
+        args, kwargs = optree.tree_unflatten(nesting, leaves)
+        leaves, tree = flatten(args, kwargs)
+        return self._find_entry(leaves, tree, None).run(leaves, draws)
+
+    def _asks_original(self, leaves: Sequence[Any]) -> bool:
+        """Return whether numbers are for the original: a library that makes its own arrays of them
+        says what comes.
+        """
+        makes_arrays = getattr(self.recipe, "makes_arrays_of_numbers", False)
+        is_plain = all(leaf is None or isinstance(leaf, int | float | str) for leaf in leaves)
+        is_number = any(isinstance(leaf, int | float) for leaf in leaves)
+        return makes_arrays and is_plain and is_number and self.native is not False
+
+    def _run_original(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
+        args, kwargs = optree.tree_unflatten(nesting, leaves)
+        return self.recipe.apply(*args, **kwargs)  # type: ignore[attr-defined]
 
     @property
     def defaults(self) -> tuple[Any, ...]:
@@ -139,7 +163,8 @@ class Entries(Captured):
 
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry for unwrapped leaves: captured, or as it is."""
-        if self.native is True:
+        runs_here = not is_imported(self.recipe) or is_original_on(self.recipe, backend)
+        if self.native is True and runs_here:
             return self._native_entry(layout.without_objects(), backend, None)
         return self._captured_or_native(
             layout, backend, lambda: self._captured_entry(layout, backend, leaves)

@@ -6,19 +6,22 @@ such call.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import itertools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, Self
 
 from ..active.draws import FREE, Counter, keyed
 from ..backend.discovery import FUNCTION_READERS, in_use
 from ..calls.arguments import PLAIN, as_numbers, flatten
 from ..calls.bound import BoundFunction
+from ..calls.native import is_imported
 from ..calls.placeholders import find_call
 from ..calls.recipe import Recipe, Variant
 from ..capture.dialect import load_dialects
@@ -93,13 +96,32 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
 
     def __reduce__(self) -> Any:
         # One that a module holds pickles by name, as functions do; any other by its graphs.
-        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
-        name = getattr(self, "__qualname__", "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is self:
-            return name
+        if self._is_named():
+            return getattr(self, "__qualname__", "")
         return _rebuild, (encode_function(self, is_bare=True), self.draws.key, self._defaults)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # As functions are copied, but for what they hold: a model and its parts stay together.
+        if self._is_named():
+            return self
+        other = memo[id(self)] = self._copy()
+        other.recipe = copy_recipe(self.recipe, memo)
+        other._defaults = copy.deepcopy(self._defaults, memo)
+        if self.is_keyed:
+            other.draws = replace(self.draws, counter=Counter(self.counter.count))
+        if other.recipe is not self.recipe:
+            other.__wrapped__ = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
+            other.variants, other.facts = {}, frozenset()
+        if other.recipe is not self.recipe or self._defaults:
+            other._entries = {}
+        return other
+
+    def _is_named(self) -> bool:
+        """Return whether a module holds it under its name."""
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for part in getattr(self, "__qualname__", "").split("."):
+            found = getattr(found, part, None)
+        return found is self
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as functions do: a method with a gradient of its own.
@@ -109,6 +131,13 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         """
         if instance is None:
             return self
+        if hasattr(self.recipe, "bound_to"):  # a library's own, which binds as that does
+            recipe = self.recipe.bound_to(instance)
+            if recipe is self.recipe:
+                return self
+            bound = Function(recipe, prove=self.prove)
+            bound.native = self.native is not False
+            return bound
         method = self._copy()
         method._entries = {}
         method.native = self.native is not False
@@ -298,6 +327,24 @@ def restore(recipe: SavedRecipe) -> Function:
         key = (variant.layout.key, tuple(sorted(variant.facts.items())))
         function.variants.setdefault(key, variant)
     return function
+
+
+def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
+    """Return a recipe of the copies of what it calls: of objects and their methods, where functions
+    are as they are.
+    """
+    if is_imported(recipe) or not is_dataclass(recipe):
+        return recipe
+    changed = {}
+    for name in [each.name for each in fields(recipe)]:
+        value = getattr(recipe, name)
+        # What a decorator has made stands for a function, and is copied as little as one.
+        is_method = isinstance(value, types.MethodType)
+        if is_method or (callable(value) and not hasattr(value, "__wrapped__")):
+            copied = copy.deepcopy(value, memo)
+            if copied is not value:
+                changed[name] = copied
+    return replace(recipe, **changed) if changed else recipe
 
 
 def parameters_of(function: Any) -> inspect.Signature | None:

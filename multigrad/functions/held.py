@@ -183,6 +183,11 @@ class OfObject(Function):
         self._called = function
         self._structures: dict[Any, Structure] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        other = super().__deepcopy__(memo)
+        other._called, other._structures = other.recipe.function, {}
+        return other
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs for the arguments and for what the object holds now."""
         if any(is_reading() for is_reading, _, _ in FUNCTION_READERS):

@@ -12,7 +12,7 @@ from ..active.draws import FREE, Draws
 from ..active.present import at_present
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, refuse_unusable
-from ..calls.arguments import Layout, flatten, owner_of, unwrap
+from ..calls.arguments import Layout, flatten, learn_containers, owner_of, unwrap
 from ..calls.assumptions import check_assumptions
 from ..calls.binding import assemble
 from ..calls.bound import BoundFunction
@@ -63,6 +63,8 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     """
     refuse_class(f)
     leaves, tree = flatten(inputs, {})
+    if learn_containers(leaves):
+        leaves, tree = flatten(inputs, {})
     leaves = [unwrap(leaf) for leaf in leaves]
     leaves = [
         np.asarray(leaf) if isinstance(leaf, float) and not _has_tensor(leaves) else leaf

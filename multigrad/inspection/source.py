@@ -23,7 +23,7 @@ from ..lowering.lower import lower_graphs
 from ..lowering.names import ActivationName
 from ..recipes.examples import find_variant
 from ..rulebook.forwards_of_code import ForwardOfCode, as_forward
-from ..rulebook.rule import BoundRule, Rule, resolve
+from ..rulebook.rule import BoundRule, Rule, read_number, resolve
 from ..rulebook.under import RuleUnder
 from ..tracing.trace import NeedsConcrete
 
@@ -177,13 +177,7 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
         graphs, values = RuleUnder(None, row).graphs({}), None
     else:
         bound_rule = rule if isinstance(rule, BoundRule) else resolve(rule).bound_rule()
-        values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
-        moving = next((name for name, value in values.items() if isinstance(value, Moving)), None)
-        if moving is not None:
-            raise RuleTypeError(
-                f"{bound_rule.specialization.subject}: param {moving!r} follows a schedule, and "
-                "what is lowered holds numbers; give it schedule.value"
-            )
+        values = _written(bound_rule)
         try:
             graphs = RuleUnder(bound_rule.specialization, row).graphs({})
         except NeedsConcrete as need:
@@ -192,6 +186,29 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
                 "in Python; lower it through xg.activation(...), which knows the input"
             ) from need
     return graphs, values
+
+
+def _written(bound_rule: BoundRule) -> dict[str, Any]:
+    """Return the values of a rule's run-time params as what code can hold: Python's numbers.
+
+    Raises:
+        RuleTypeError: one follows a schedule, or is known at run time only.
+    """
+    values = {}
+    for name, value in zip(bound_rule.specialization.runtime, bound_rule.values, strict=True):
+        subject = f"{bound_rule.specialization.subject}: param {name!r}"
+        if isinstance(value, Moving):
+            raise RuleTypeError(
+                f"{subject} follows a schedule, and what is lowered holds numbers; give it "
+                "schedule.value"
+            )
+        values[name] = read_number(value)
+        if values[name] is None:
+            raise RuleTypeError(
+                f"{subject} is known when the traced code runs, and what is lowered holds "
+                "numbers; pass a number, and the tensor in the call"
+            )
+    return values
 
 
 def _graphs_of(variant: Any, forward: str) -> FunctionGraph:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multigrad.capture import composites, methods
+from multigrad.capture import composites, elementwise, methods
 from multigrad.capture import numpy as numpy_dialect
 from multigrad.capture.names import spelled
 from multigrad.ir.types import BOOL
@@ -103,7 +103,7 @@ def exact_gelu(x: Tensor, approximate: bool = False) -> Tensor:
 
 
 def hard_shrink(x: Tensor, threshold: float = 0.5) -> Tensor:
-    return xp.hard_shrink(x, threshold)
+    return elementwise.hard_shrink(x, threshold)
 
 
 def soft_shrink(x: Tensor, threshold: float = 0.5) -> Tensor:

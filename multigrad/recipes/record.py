@@ -14,7 +14,7 @@ from typing import Any
 
 from ..active.reads import reading
 from ..backend.discovery import in_use
-from ..calls.arguments import Layout, Leaf, type_of
+from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.assumptions import is_told
 from ..calls.facts import facts_of_inputs
 from ..calls.failures import NotCaptured, defined_at, explain, is_users_own
@@ -150,7 +150,7 @@ class _Recording:
                         None if node is None else trace.updates.get(node),
                     )
                 )
-        flat, outputs = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
+        flat, outputs = flatten_outputs(recorded.outputs)
         self.check_dtypes(flat)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         notes = self.attempt(lambda: find_notes(trace, named, flat))
@@ -335,12 +335,12 @@ class _Recording:
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
             if leaf.kind != "tensor":
                 continue
-            type_ = self.inputs[leaf.name].type
-            if not is_float(type_):
+            argument = self.inputs[leaf.name]
+            if not is_float(argument.type):
                 continue
             value = self.attempt(
-                lambda leaf=leaf, type_=type_, gradient=gradient: check_gradient(
-                    self.trace, leaf, type_, gradient
+                lambda leaf=leaf, argument=argument, gradient=gradient: check_gradient(
+                    self.trace, leaf, argument, gradient
                 )
             )
             if value is not None:

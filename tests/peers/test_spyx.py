@@ -136,3 +136,12 @@ def test_a_rule_of_braintools_name_has_its_spikes_and_gradients(name: str) -> No
     theirs = getattr(surrogate, name.partition(".")[2])
     ours = xg.activation("Heaviside", name, at_zero=1.0)
     assert_equal_numbers(pulled(ours), pulled(theirs))
+
+
+@pytest.mark.parametrize("name", ["tanh", "boxcar", "triangular", "arctan", "superspike"])
+def test_each_activation_of_spyx_is_converted(name: str) -> None:
+    axn = pytest.importorskip("spyx.axn")
+    own = getattr(axn, name)()
+    assert_equal_numbers(pulled(xg.from_custom_vjp(own)), pulled(own))
+    y, pull = xg.vjp(xg.from_custom_vjp(own), np.asarray(X))
+    assert_equal_numbers((y, pull(np.asarray(G))[0]), pulled(own))
