@@ -1,23 +1,105 @@
-"""Running originals: on which framework, in isolation, from arrays to arrays."""
+"""Running originals, and what their graphs were lowered to beside them: on which framework, in
+isolation, from arrays to arrays.
+
+Each run of user code for a proof begins in `run_samples`.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import in_use, load_backend
 from ..capture.callables import plain_function
 from ..capture.dialect import find_dialect
 from ..capture.readings import dialect_of
-from ..random import fold_in
+from ..random import REPLAYED, fold_in
+from .endless import Stoppable
+from .samples import Sample, is_float
 
+Array = Any
+Tensor = Any
 KEY = (0, 7)  # of the draws in a proof
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What both sides gave for a sample: arrays (or None) by name.
+
+    Attributes:
+        original: by the user's code; None: it raised.
+        lowered: by the graphs' lowered code on the original's own framework; None: it did not run.
+        failure: what the user's code raised.
+    """
+
+    original: Mapping[str, Any] | None
+    lowered: Mapping[str, Any] | None = None
+    failure: Exception | None = None
+
+
+Side = Callable[[Backend, Sample], Mapping[str, Any]]
+
+
+def run_samples(
+    dialect: str,
+    samples: Sequence[Sample],
+    original: Side,
+    lowered: Side | None,
+    *,
+    is_random: bool,
+    stop: Stoppable,
+) -> list[Outcome]:
+    """Run both sides on samples, all at once in isolation, on the framework of a dialect.
+
+    Args:
+        stop: ends the original where it goes on for too long.
+
+    Raises:
+        Exception: what the original raised for the first of them.
+    """
+    dtypes = [a.dtype.name for a in samples[0].arrays.values() if is_float(a)]
+    dtype = next((name for name in dtypes if name == "float64"), "float32")
+
+    def run_on(backend: Backend) -> list[Outcome]:
+        def run() -> list[Outcome]:
+            return [
+                _run_both(backend, sample, original, lowered, stop, is_first=n == 0)
+                for n, sample in enumerate(samples)
+            ]
+
+        return isolated(backend, run, dtype, is_random)
+
+    return on_first_home(dialect, run_on)
+
+
+def _run_both(
+    backend: Backend,
+    sample: Sample,
+    original: Side,
+    lowered: Side | None,
+    stop: Stoppable,
+    is_first: bool,
+) -> Outcome:
+    REPLAYED.set(keys())
+    try:
+        with stop:
+            found = original(backend, sample)
+    except Exception as failure:
+        if is_first:
+            raise
+        return Outcome(None, failure=failure)
+    try:
+        return Outcome(found, None if lowered is None else lowered(backend, sample))
+    except Exception:  # an op that it lacks, an index that is too large
+        return Outcome(found)
 
 
 def homes(dialect: str) -> Iterator[Backend]:
@@ -122,6 +204,18 @@ def keys() -> Iterator[Any]:
     while True:
         yield fold_in(KEY, n)
         n += 1
+
+
+def to_tensor(backend: Backend, array: Array) -> Tensor:
+    """Return an array as a tensor of its own, which lies in memory as the array does."""
+    if array.size > 1 and not any(array.strides):
+        one = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
+        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](one, shape=array.shape)
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return backend.tensors.from_numpy(array.copy(order="K"))
+    apart = np.zeros((*array.shape, 2), array.dtype)
+    apart[..., 0] = array
+    return backend.tensors.from_numpy(apart)[..., 0]
 
 
 def to_array(backend: Backend, value: Any) -> Any:
