@@ -16,7 +16,7 @@ from ..capture.callables import plain_function
 from ..documents.rules import SavedRule
 from ..ground.written import WrittenRule
 from ..ir.graph import Graph
-from ..lowering.lower import emit_rule
+from ..lowering.lower import emit_rule_once
 from ..random import REPLAYED
 from . import samples
 from .attempt import Attempt, prove
@@ -51,6 +51,7 @@ class RuleUnderProof:
         open: gives for all params the rule with what its parts have bound, and the others.
         runtime, static: names of the run-time params, and the values of the others.
         facts: what was fixed for the capture.
+        emitted: see `emit_rule_once`.
     """
 
     rule: WrittenRule
@@ -60,6 +61,7 @@ class RuleUnderProof:
     runtime: tuple[str, ...]
     static: Mapping[str, Any]
     facts: Mapping[str, Any]
+    emitted: dict[str, Any]
 
 
 def prove_rule(
@@ -125,7 +127,7 @@ def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
         shape = samples.shape_for(int(given.facts.get("ndim", 2)))
     elif not samples.is_small(shape) and "shape" not in given.facts:
         (shape,) = samples.shrink([shape])
-    dtype = samples.float_dtype("T", given.facts)
+    dtype = samples.float_dtype("T", given.facts, samples.called_dtype())
     names = ("grad_out", "tin") if given.has_tin else ("grad_out",)
     own = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps
@@ -154,7 +156,6 @@ def _runs(
     is_random = given.graph.input("key") is not None
     stop = Stoppable(has_loop(codes_of(*functions)))
     (dialect, *others) = dict.fromkeys(dialects.values())
-    emitted: dict[str, Callable[..., Any]] = {}
 
     def original(backend: Backend, sample: Sample) -> dict[str, Any]:
         own = None if others else backend
@@ -163,12 +164,11 @@ def _runs(
     def lowered(backend: Backend, sample: Sample) -> dict[str, Any]:
         if others:  # its parts run on several frameworks
             raise LookupError(backend.name)
-        if backend.name not in emitted:
-            emitted[backend.name] = emit_rule(given.graph, backend)[0]
+        function = emit_rule_once(given.graph, backend, given.emitted)
         arrays = [sample.arrays[name] for name in ("grad_out", "tin") if name in sample.arrays]
         tensors = [to_tensor(backend, array) for array in arrays]
         numbers = [sample.numbers[name] for name in given.runtime]
-        result = emitted[backend.name](*tensors, *numbers, *((KEY,) if is_random else ()))
+        result = function(*tensors, *numbers, *((KEY,) if is_random else ()))
         return {"result": to_array(backend, result)}
 
     def run(given_samples: Sequence[Sample]) -> list[Outcome]:

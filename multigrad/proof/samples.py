@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.discovery import backend_of
-from ..ir.types import BOOL, WHOLE, T
+from ..ir.types import BOOL, WHOLE, T, dtype_name
 from ..ops.numerics import as_numpy_dtype
 
 Array = Any
@@ -100,6 +100,12 @@ def calling(x: Any, numbers: Mapping[str, Any]) -> Iterator[None]:
         yield
     finally:
         CALL.reset(token)
+
+
+def called_dtype() -> str:
+    """Return the dtype of the tensor that a rule is captured for, "" where there is none."""
+    call = CALL.get()
+    return "" if call is None else dtype_name(call[0].dtype)
 
 
 def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
