@@ -107,7 +107,7 @@ def _counted(body: Function, most: int) -> Function:
 
     def counted(*values: Array) -> tuple[Array, ...]:
         if next(turns, None) is None:
-            raise Endless(f"a loop has not ended after {most:,} turns")
+            raise Endless(f"a loop has not ended after {most:,} turns on numbers that are made up")
         return body(*values)
 
     return counted

@@ -127,7 +127,7 @@ def _prove(attempt: Attempt) -> str:
         given = [first] if attempt.acts else [first, *_others(attempt)]
         given = [sample for sample in given if _ends(attempt, sample)]
         if not given:
-            raise Endless(f"its loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
+            raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
         outcomes = attempt.run(given)
     except Exception as error:
         if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):

@@ -10,10 +10,13 @@ import dis
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
+from ..capture.callables import plain_function
+from ..capture.dialect import nested_codes
 from ..capture.libraries import is_library_file
+from .purity import codes_of
 
 MOST_STEPS = 100_000  # lines of an original on one sample, in the functions that have a loop
 MOST_TURNS = 2_000  # of a graph's loop, which NumPy runs op by op
@@ -31,21 +34,24 @@ class _Stop(BaseException):
     """Leaves code that catches exceptions."""
 
 
-def has_loop(codes: Iterable[CodeType]) -> bool:
-    """Return whether code jumps back."""
-    return any(not LOOPS.isdisjoint(code.co_code[::2]) for code in codes)
-
-
 class Stoppable:
     """A context that user code leaves by `TooLong` where it takes too many steps.
 
     Where a debugger or a measurement of coverage follows the code already, nothing is counted.
+
+    Args:
+        functions: the user's, which may lie in an installed package.
+        turns: whether a library's loop calls them; else nothing is counted where they have none.
     """
 
-    def __init__(self, has_loop: bool) -> None:
-        self._counts = has_loop
+    def __init__(self, functions: Iterable[Any], *, turns: bool = False) -> None:
+        plain = [p for p in map(plain_function, functions) if p is not None]
+        codes = [code for each in plain for code in nested_codes(each.__code__)]
+        self._files = {code.co_filename for code in codes}
+        codes += codes_of(*plain)
+        self._counts = turns or any(not LOOPS.isdisjoint(c.co_code[::2]) for c in codes)
+        self._follows = False
         self._steps = 0
-        self._where = ""
 
     def __enter__(self) -> None:
         self._steps = MOST_STEPS
@@ -66,7 +72,7 @@ class Stoppable:
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         file = frame.f_code.co_filename
-        if file.startswith(OURS) or is_library_file(file):
+        if file not in self._files and (file.startswith(OURS) or is_library_file(file)):
             return None
         self._count(frame, event, argument)
         return self._count
@@ -77,6 +83,6 @@ class Stoppable:
             name, line = frame.f_code.co_name, frame.f_lineno
             raise _Stop(
                 f"{name!r} has not ended after {MOST_STEPS:,} steps on numbers that are made up "
-                f"for the proof (line {line})"
+                f"(line {line})"
             )
         return self._count

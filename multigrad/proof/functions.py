@@ -17,8 +17,8 @@ from ..lowering.function_graph import FunctionGraph
 from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
-from .endless import Stoppable, has_loop
-from .purity import codes_of, may_act
+from .endless import Stoppable
+from .purity import may_act
 from .run import KEY, Outcome, homes, keeps_infinity, replays_draws, run_samples
 from .samples import Sample, Slot, is_float
 from .sides import FunctionUnderProof, run_lowered, run_original
@@ -81,7 +81,7 @@ def _runs(
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
     graphs = given.graphs
     turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
-    stop = Stoppable(turns or has_loop(codes_of(*functions)))
+    stop = Stoppable(functions, turns=turns)
 
     def run(given_samples: Sequence[Sample]) -> list[Outcome]:
         return run_samples(

@@ -21,8 +21,8 @@ from ..random import REPLAYED
 from . import samples
 from .attempt import Attempt, prove
 from .compare import as_dtype
-from .endless import Stoppable, has_loop
-from .purity import codes_of, may_act
+from .endless import Stoppable
+from .purity import may_act
 from .run import (
     KEY,
     Outcome,
@@ -154,7 +154,7 @@ def _runs(
     given: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
     is_random = given.graph.input("key") is not None
-    stop = Stoppable(has_loop(codes_of(*functions)))
+    stop = Stoppable(functions)
     (dialect, *others) = dict.fromkeys(dialects.values())
 
     def original(backend: Backend, sample: Sample) -> dict[str, Any]:
