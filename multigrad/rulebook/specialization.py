@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import types
 import warnings
 import weakref
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..active.identity import items_key
-from ..active.moving import Moving, settle
+from ..active.moving import settle
 from ..active.ranks import name_rank
 from ..active.reads import reading
 from ..backend.contract import Backend
@@ -37,7 +36,6 @@ from .codes import Code
 Tensor = Any
 MOST_GRAPHS = 256
 LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
-_serial = itertools.count()
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
@@ -396,16 +394,3 @@ def read_number(value: Any) -> Any:
     if not hasattr(value, "dtype"):
         return settle(value)
     return concrete_number(value)
-
-
-def value_token(value: Any) -> str:
-    """Return text that is equal for equal numbers, and for equal tensors; a traced value equals
-    nothing else.
-    """
-    if isinstance(value, float | int):
-        return repr(value)
-    if isinstance(value, Moving):
-        return f"moving {value.serial}"
-    number = concrete_number(value)
-    # Not a number's text: what is compiled for a number holds it, and a tensor may change in place.
-    return f"<traced {next(_serial)}>" if number is None else f"tensor {number!r}"
