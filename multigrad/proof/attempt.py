@@ -32,7 +32,7 @@ from .compare import (
     takes_infinity,
 )
 from .endless import MOST_TURNS
-from .rounding import Rounding, coarsest, run_in_own_dtype
+from .rounding import COARSEST, Rounding, coarsest, run_in_own_dtype
 from .run import KEY, Outcome, keeping_generators
 from .samples import Sample, Slot
 from .trail import find_parting
@@ -291,7 +291,7 @@ def _differ_from_lowered(
     """Return where results are not those of the code that runs: in the dtype of the call, to its
     last digits but what rounding decides.
     """
-    judge = Judge(count_ops(rounding.graphs), rounding.eps, half=False)
+    judge = Judge(count_ops(rounding.graphs), 0.0, half=False)
     wide = rounding.wide
     expected = {
         name: Bounded(a, wide[name].largest if name in wide else largest_of(a))
@@ -309,8 +309,7 @@ def _differ_from_lowered(
             return off
         # An original that overflows in its own dtype does worse than its graph.
         off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
-        is_exact = not judge.find_off(found, meant, wide[name].largest).any()
-        return rounding.unexplained(name, found, given, off, as_typed=not is_exact)
+        return rounding.unexplained(name, found, given, off, rounding.precision_of(name, found))
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive)
 
@@ -331,7 +330,7 @@ def _differ_from_meaning(
             own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in own and np.shape(own[name].value) == found.shape:
             off = off & judge.find_off(found, np.asarray(own[name].value), own[name].largest)
-        return rounding.unexplained(name, found, given, off, as_typed=True) if off.any() else off
+        return rounding.unexplained(name, found, given, off, COARSEST) if off.any() else off
 
     return find_difference(rounding.sample, known, wide, judge, shown, forgive)
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from .. import ops
 from ..backend.discovery import backend_of
+from ..capture.callables import plain_function
+from ..capture.readings import names_library
 from ..ir.types import T
 from ..lowering.function_graph import FunctionGraph
 from . import samples
@@ -19,7 +21,7 @@ from .attempt import Attempt, prove
 from .bounded import run_bounded
 from .endless import Stoppable
 from .purity import may_act
-from .run import KEY, Outcome, homes, keeps_infinity, replays_draws, run_samples
+from .run import KEY, Outcome, homes, is_neutral, keeps_infinity, replays_draws, run_samples
 from .samples import Sample, Slot, is_float
 from .sides import FunctionUnderProof, run_lowered, run_original
 from .verdict import Subject, leave_open
@@ -59,7 +61,7 @@ def prove_function(
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
         shown=_shown(given),
-        dtypes=_dtypes(given, slots),
+        dtypes=_dtypes(given, slots) if _means_dtypes(given, dialect, functions) else {},
         slots=slots,
         whole=_whole(given, slots),
         numbers=_numbers(given),
@@ -109,6 +111,14 @@ def _shown(given: FunctionUnderProof) -> dict[str, str]:
         )
         shown[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
     return shown
+
+
+def _means_dtypes(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
+    """Return whether code means the promotions of a library, not those of whichever it runs on."""
+    if given.apply is not None:
+        return True
+    plain = (plain_function(function) for function in functions)
+    return not is_neutral(dialect) and any(names_library(p) for p in plain if p is not None)
 
 
 def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:

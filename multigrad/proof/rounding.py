@@ -23,6 +23,7 @@ from .samples import Sample, is_float
 
 Array = Any
 RUNS = 6
+COARSEST = 1.0  # no cap
 TIMES = 8  # as far as the runs lie apart, a right result may lie from them
 
 
@@ -37,7 +38,7 @@ class Rounding:
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
         self._wide: dict[str, Bounded] | None = None
-        self._spreads: dict[bool, dict[str, Array]] = {}
+        self._spreads: dict[float, dict[str, Array]] = {}
 
     @property
     def wide(self) -> dict[str, Bounded]:
@@ -47,27 +48,39 @@ class Rounding:
         return self._wide
 
     def unexplained(
-        self, name: str, found: Array, expected: Array, off: Array, *, as_typed: bool
+        self, name: str, found: Array, expected: Array, off: Array, cap: float
     ) -> Array:
         """Return which of the elements that differ do so by more than roundings spread them.
 
         Args:
-            as_typed: steps are rounded as their dtypes are, also where these are coarser than that
-                of the inputs; else no step is.
+            cap: the most coarsely that any step is rounded, whatever its dtype.
         """
-        spread = self._spread(as_typed)[name]
+        spread = self._spread(cap)[name]
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
             return off & ~((apart <= TIMES * spread) | np.isinf(spread))
 
-    def _spread(self, as_typed: bool) -> dict[str, Array]:
-        known = self._spreads.get(as_typed)
+    def precision_of(self, name: str, found: Array) -> float:
+        """Return how coarsely a result was rounded on the way, by how far it lies from float64: as
+        finely as any dtype, or as the graphs' steps are.
+        """
+        meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
+        with np.errstate(all="ignore"):
+            apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
+        off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
+        for dtype in reversed(FLOATS):
+            if not self.unexplained(name, found, meant, off, eps_of(as_dtype(dtype))).any():
+                return eps_of(as_dtype(dtype))
+        return COARSEST
+
+    def _spread(self, cap: float) -> dict[str, Array]:
+        known = self._spreads.get(cap)
         if known is None:
             own = eps_of(self.dtype)
-            roundings = {name: max(own, eps_of(as_dtype(name))) for name in FLOATS}
-            if not as_typed:
-                roundings = dict.fromkeys(FLOATS, own)
-            known = self._spreads[as_typed] = self._measure({**roundings, T: own})
+            typed = {name: eps_of(as_dtype(name)) for name in FLOATS} | {T: own}
+            known = self._spreads[cap] = self._measure(
+                {name: min(eps, cap) for name, eps in typed.items()}
+            )
         return known
 
     def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:

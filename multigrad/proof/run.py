@@ -104,13 +104,18 @@ def _run_both(
 
 def homes(dialect: str) -> Iterator[Backend]:
     """Yield the backends on whose tensors code of a dialect may run, the likeliest first."""
-    if dialect in ("", __name__.partition(".")[0]):
+    if is_neutral(dialect):
         yield load_backend("numpy")
         yield from (backend for backend in in_use() if backend.name != "numpy")
         return
     known = find_dialect(dialect)
     name = dialect if known is None or known.runs_on is None else known.runs_on()
     yield from sorted(in_use(), key=lambda backend: backend.name != name)
+
+
+def is_neutral(dialect: str) -> bool:
+    """Return whether code is written for all libraries: `xg.xp`, or plain operators."""
+    return dialect in ("", __name__.partition(".")[0])
 
 
 def dialect_for(rule: Any) -> str:

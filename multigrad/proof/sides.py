@@ -107,7 +107,7 @@ def _run(
         cotangents.append(to_tensor(backend, sample.arrays[name]) if is_given else None)
     gradients = pull(cotangents)
     found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in given.asked}
-    if sample.label == samples.DRAWN and not given.acts:
+    if sample.label == samples.DRAWN and not given.acts and not graphs.is_random:
         again = pull([None if c is None else c * 0 for c in cotangents])
         found |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in given.asked}
         found |= _second(given, backend, (leaves, cotangents), gradients, side)
