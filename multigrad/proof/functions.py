@@ -61,7 +61,8 @@ def prove_function(
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
         shown=_shown(given),
-        dtypes=_dtypes(given, slots) if _means_dtypes(given, dialect, functions) else {},
+        dtypes=_dtypes(given, slots),
+        is_neutral=_is_neutral(given, dialect, functions),
         slots=slots,
         whole=_whole(given, slots),
         numbers=_numbers(given),
@@ -93,6 +94,7 @@ def _runs(
             lambda backend, sample: run_lowered(given, backend, sample),
             is_random=graphs.is_random,
             stop=stop,
+            elsewhere=not hasattr(given.recipe, "apply"),
         )
 
     return run
@@ -113,12 +115,10 @@ def _shown(given: FunctionUnderProof) -> dict[str, str]:
     return shown
 
 
-def _means_dtypes(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
-    """Return whether code means the promotions of a library, not those of whichever it runs on."""
-    if given.apply is not None:
-        return True
-    plain = (plain_function(function) for function in functions)
-    return not is_neutral(dialect) and any(names_library(p) for p in plain if p is not None)
+def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
+    """Return whether code mentions no library, so that which one it is for is a guess."""
+    plain = [p for p in map(plain_function, functions) if p is not None]
+    return given.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
 
 
 def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +37,12 @@ class Outcome:
     Attributes:
         original: by the user's code; None: it raised.
         lowered: by the graphs' lowered code on the original's own framework; None: it did not run.
-        failure: what the user's code raised.
+        home: the framework that they ran on.
     """
 
     original: Mapping[str, Any] | None
     lowered: Mapping[str, Any] | None = None
-    failure: Exception | None = None
+    home: str = ""
 
 
 Side = Callable[[Backend, Sample], Mapping[str, Any]]
@@ -56,11 +56,13 @@ def run_samples(
     *,
     is_random: bool,
     stop: Stoppable,
+    elsewhere: bool = True,
 ) -> list[Outcome]:
     """Run both sides on samples, all at once in isolation, on the framework of a dialect.
 
     Args:
         stop: ends the original where it goes on for too long.
+        elsewhere: whether the original may run on another framework, where that has no such words.
 
     Raises:
         Exception: what the original raised for the first of them.
@@ -77,7 +79,7 @@ def run_samples(
 
         return isolated(backend, run, dtype, is_random)
 
-    return on_first_home(dialect, run_on)
+    return on_first_home(dialect, run_on, elsewhere=elsewhere)
 
 
 def _run_both(
@@ -92,14 +94,14 @@ def _run_both(
     try:
         with stop:
             found = original(backend, sample)
-    except Exception as failure:
+    except Exception:
         if is_first:
             raise
-        return Outcome(None, failure=failure)
-    try:
-        return Outcome(found, None if lowered is None else lowered(backend, sample))
-    except Exception:  # an op that it lacks, an index that is too large
-        return Outcome(found)
+        return Outcome(None)
+    given = None
+    with suppress(Exception):  # an op that it lacks, an index that is too large
+        given = None if lowered is None else lowered(backend, sample)
+    return Outcome(found, given, backend.name)
 
 
 def homes(dialect: str) -> Iterator[Backend]:
@@ -141,7 +143,7 @@ def keeps_infinity(dialect: str) -> bool:
     return known is None or known.at_once is None
 
 
-def on_first_home(dialect: str, run: Callable[[Backend], Any]) -> Any:
+def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: bool = True) -> Any:
     """Run on the framework that a dialect belongs to; what has no such words there, on the first
     that takes it.
 
@@ -157,6 +159,8 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any]) -> Any:
             return run(backend)
         except (AttributeError, TypeError) as error:
             failure = failure or error
+            if not elsewhere:
+                break
         except Exception as error:
             raise failure or error from None
     raise failure or LookupError(f"{dialect} is not imported")

@@ -128,7 +128,8 @@ def _fill_far(slot: Slot, generator: np.random.Generator) -> Array:
         limits = np.iinfo(array.dtype)
         return in_layout(slot, array + array.dtype.type(FAR_WHOLE.get(slot.dtype, limits.max - 3)))
     with np.errstate(over="ignore"):
-        far = array.astype(np.float64) * FAR_FLOATS[slot.dtype]
+        wide = array.astype(np.float64)
+        far = (wide + np.sign(wide)) * FAR_FLOATS[slot.dtype]  # each as large at least
         return in_layout(slot, far.astype(array.dtype))
 
 
