@@ -226,9 +226,12 @@ def _compare(attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: boo
         return True
     if not attempt.ties and sample.label == samples.OWN and _is_on_an_edge(attempt, sample):
         return True
+    subject = attempt.subject
+    if subject.home and outcome.home:  # where it was found to run, whatever was guessed
+        subject = replace(subject, home=outcome.home)
     if _varies(attempt, sample, outcome):
-        raise disprove(attempt.subject, difference, None, is_ours=False)
-    raise disprove(attempt.subject, difference, _find_line(attempt, sample))
+        raise disprove(subject, difference, None, is_ours=False)
+    raise disprove(subject, difference, _find_line(attempt, sample))
 
 
 def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
