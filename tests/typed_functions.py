@@ -40,7 +40,8 @@ def in_torch() -> dict[str, Any]:
 
     def squares(x: Any) -> Any:
         wide = x.float()
-        return (wide / torch.sqrt(torch.mean(wide * wide, dim=-1, keepdim=True) + 0.1)).to(x.dtype)
+        # No norm of torch's own: its kernels would hide a fault.
+        return (wide / (torch.mean(wide * wide, dim=-1, keepdim=True) + 0.1)).to(x.dtype)
 
     def summed(x: Any) -> Any:
         return torch.sum(torch.abs(x).float(), dim=0) * 0.3
