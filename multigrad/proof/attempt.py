@@ -17,7 +17,7 @@ from ..ir.graph import Graph, Location, Node
 from ..ops.loops import Endless, turning_at_most
 from ..tracing.calls import drop_calls
 from . import samples
-from .bounded import Bounded, run_bounded
+from .bounded import Bounded, magnitude, run_bounded
 from .compare import (
     Difference,
     Judge,
@@ -298,25 +298,23 @@ def _differ_from_lowered(
     """Return where results are not those of the code that runs: in the dtype of the call, to its
     last digits but what rounding decides.
     """
-    judge = Judge(count_ops(rounding.graphs), 0.0, half=False)
+    judge = Judge(0, 0.0, half=False)
     wide = rounding.wide
-    expected = {
-        name: Bounded(a, wide[name].largest if name in wide else largest_of(a))
-        for name, a in lowered.items()
-        if a is not None
-    }
+    expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
     def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
         if name not in wide:  # no meaning to compare with
-            return off & Judge(judge.ops, judge.eps, half=True).find_off(
-                found, given, largest_of(found)
-            )
+            apart = Judge(count_ops(rounding.graphs), 0.0, half=True)
+            return off & apart.find_off(found, given, largest_of(found))
         meant = np.asarray(wide[name].value)
         if meant.shape != found.shape:
             return off
         # An original that overflows in its own dtype does worse than its graph.
         off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
-        return rounding.unexplained(name, found, given, off, rounding.precision_of(name, found))
+        # Neither side may be coarser than the other, but by what the result's own dtype rounds.
+        ours = max(rounding.precision_of(name, given), eps_of(found.dtype))
+        cap = min(rounding.precision_of(name, found), ours)
+        return rounding.unexplained(name, found, given, off, cap)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive)
 

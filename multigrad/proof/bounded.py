@@ -65,13 +65,18 @@ def run_rounded(
         by = roundings.get(node.type.dtype, 0.0)
         return value * (1.0 + by * generator.uniform(-1.0, 1.0, value.shape))
 
+    def operand_of(node: Node, operand: Node) -> Any:
+        """A sum is rounded as often as it has terms, in an order that each library chooses."""
+        value = done[operand]
+        return value if node.op.result in PER_ELEMENT else rounded(node, value)
+
     done: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for node in (node for graph in graphs for node in graph.nodes):
             if node.op is ops.INPUT:
                 done[node] = given[node.attr("name")]
             elif node not in done:
-                operands = [done[operand] for operand in node.operands]
+                operands = [operand_of(node, operand) for operand in node.operands]
                 done[node] = meaning(node, operands, dtype, rounded)
     return [done[node] for graph in graphs for node in graph.outputs]
 
@@ -120,12 +125,12 @@ def _run_node(
 ) -> Bounded:
     if node.op is ops.INPUT:
         value = given[node.attr("name")]
-        return Bounded(value, 0.0 if node.type.kind == "key" else _magnitude(value))
+        return Bounded(value, 0.0 if node.type.kind == "key" else magnitude(value))
     if node.op is ops.CONST:
-        return Bounded(node.attr("value"), _magnitude(node.attr("value")))
+        return Bounded(node.attr("value"), magnitude(node.attr("value")))
     operands = [done[operand] for operand in node.operands]
     value = meaning(node, [o.value for o in operands], dtype)
-    largest = _magnitude(value)
+    largest = magnitude(value)
     per_element = node.op.result in PER_ELEMENT
     for operand in operands:
         before = operand.largest
@@ -145,7 +150,7 @@ def _wide(value: Any) -> Any:
     return np.float64(value) if isinstance(value, float) else value
 
 
-def _magnitude(value: Any) -> Any:
+def magnitude(value: Any) -> Any:
     """Return |value| where it is finite, else 0: what is not finite says nothing of rounding."""
     if isinstance(value, bool | int | float):
         return abs(float(value)) if math.isfinite(value) else 0.0
