@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..backend.discovery import load_backend
 from ..ir.graph import Graph
+from ..ir.types import WHOLE
+from ..ir.types import is_float as is_float_type
 from ..lowering.emit import Emission, compile_source, emit_body
 from ..ops.numerics import as_numpy_dtype
 from ..ops.results import PER_ELEMENT
@@ -223,6 +226,12 @@ def takes_infinity(graphs: Sequence[Graph]) -> bool:
     """
     nodes = [node for graph in graphs for node in graph.nodes if node.operands]
     return all(node.op.result in PER_ELEMENT and "int" not in node.type.dtype for node in nodes)
+
+
+def casts_to_integers(graphs: Sequence[Graph]) -> bool:
+    """Return whether floats become integers."""
+    nodes = [node for graph in graphs for node in graph.nodes if node.op is ops.CAST]
+    return any(n.type.dtype in WHOLE and is_float_type(n.operands[0].type) for n in nodes)
 
 
 def is_vacuous(original: Mapping[str, Any]) -> bool:

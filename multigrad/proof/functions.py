@@ -75,6 +75,7 @@ def prove_function(
         infinite=keeps_infinity(dialect),
         complete=_Cotangents(graphs),
         ties=not given.is_derived,
+        is_again="" in given.variant.proofs.values(),
     )
     return prove(attempt, is_call=is_call)
 

@@ -7,6 +7,7 @@ coarsely as its dtype is. A wrong constant, or a step in another dtype, is no ro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,12 +34,17 @@ class Rounding:
     def __init__(
         self, graphs: Sequence[Graph], names: Sequence[str], sample: Sample, dtype: Any
     ) -> None:
-        self.graphs = [drop_calls(graph) for graph in graphs]
+        self._given = tuple(graphs)
         self.names, self.sample, self.dtype = tuple(names), sample, dtype
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
         self._wide: dict[str, Bounded] | None = None
         self._spreads: dict[float, dict[str, Array]] = {}
+
+    @functools.cached_property
+    def graphs(self) -> list[Graph]:
+        """The graphs in ops alone."""
+        return [drop_calls(graph) for graph in self._given]
 
     @property
     def wide(self) -> dict[str, Bounded]:

@@ -52,6 +52,7 @@ class RuleUnderProof:
         runtime, static: names of the run-time params, and the values of the others.
         facts: what was fixed for the capture.
         emitted: see `emit_rule_once`.
+        is_again: see `Attempt`.
     """
 
     rule: WrittenRule
@@ -62,6 +63,7 @@ class RuleUnderProof:
     static: Mapping[str, Any]
     facts: Mapping[str, Any]
     emitted: dict[str, Any]
+    is_again: bool = False
 
 
 def prove_rule(
@@ -91,13 +93,15 @@ def prove_rule(
         slots=_slots(given),
         numbers=_numbers(given),
         fixed=frozenset(name for name in given.runtime if f"param:{name}" in given.facts),
-        dtypes={},
+        dtypes={},  # of a rule's result: the input's, whatever constants are made of
+        is_neutral=True,
         acts=may_act(*functions),
         is_random=given.graph.input("key") is not None,
         run=_runs(given, dialects, functions),
         recapture=recapture,
         replays=all(map(replays_draws, dialects.values())),
         infinite=all(map(keeps_infinity, dialects.values())),
+        is_again=given.is_again,
     )
     return prove(attempt, is_call=is_call)
 

@@ -5,6 +5,7 @@ once on them.
 from __future__ import annotations
 
 import contextvars
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ class Slot:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    own: Array | None = None
+    own: Array | None = field(default=None, compare=False)
     is_strided: bool = False
 
 
@@ -110,14 +111,19 @@ def called_dtype() -> str:
 
 def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
     """Return normal numbers, whole numbers below 3, and bools, always the same ones."""
+    return Sample(label, _drawn(tuple(slots), label), numbers)
+
+
+@functools.lru_cache(maxsize=128)
+def _drawn(slots: tuple[Slot, ...], label: str) -> Mapping[str, Array]:
     generator = np.random.default_rng(SEEDS[label])
-    return Sample(label, {slot.name: _fill(slot, generator) for slot in slots}, numbers)
+    fill = _fill_far if label == FAR else _fill
+    return {slot.name: fill(slot, generator) for slot in slots}
 
 
 def draw_far(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample:
     """Return numbers so large that a dtype's range, or its digits, show."""
-    generator = np.random.default_rng(SEEDS[FAR])
-    return Sample(FAR, {slot.name: _fill_far(slot, generator) for slot in slots}, numbers)
+    return draw(slots, numbers, FAR)
 
 
 def _fill_far(slot: Slot, generator: np.random.Generator) -> Array:
@@ -169,12 +175,12 @@ def on_edges(
 
 def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | None:
     """Return the call's own values where all of them are small and known, cotangents drawn."""
-    generator = np.random.default_rng(SEEDS["drawn"])
     arrays: dict[str, Array] = {}
+    drawn = _drawn(tuple(slots), DRAWN)
     for slot in slots:
         if slot.own is None and not slot.name.startswith("grad_out"):
             return None
-        given = _fill(slot, generator) if slot.own is None else in_layout(slot, slot.own)
+        given = drawn[slot.name] if slot.own is None else in_layout(slot, slot.own)
         arrays[slot.name] = given
     return Sample(OWN, arrays, numbers)
 

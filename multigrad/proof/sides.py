@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..backend.contract import Backend
+from ..backend.emitted import Attached
 from ..calls.arguments import Layout, owner_of
 from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
@@ -124,8 +126,8 @@ def _second(
     """Return second derivatives, of gradients of which each element has a weight; none where these
     cannot be differentiated.
     """
-    graphs, vjp = given.graphs, backend.autodiff.vjp
-    if given.apply is None or vjp is None or graphs.is_once or graphs.first_order:
+    vjp = backend.autodiff.vjp
+    if given.apply is None or vjp is None or not _may_lose(given, backend):
         return {}
     leaves, cotangents = inputs
     positions = _positions(given, given.asked)
@@ -154,6 +156,25 @@ def _second(
     }
 
 
+def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
+    """Return whether a second derivative may get lost: the backward reads something else than the
+    inputs, or cuts some of it off.
+    """
+    graphs = given.graphs
+    if graphs.is_once or graphs.first_order:
+        return False
+    emitted = _attached(given, backend).emitted
+    kept = () if emitted is None else emitted.residuals
+    cuts = any(node.op is ops.STOP_GRADIENT for node in graphs.backward.nodes)
+    return cuts or not set(kept) <= {*graphs.inputs, *graphs.params}
+
+
+def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
+    """Return what the graphs are lowered to, which the call needs, too."""
+    build = partial(lower_graphs, given.graphs, backend)
+    return build_once(given.variant.lowered, backend.name, build)
+
+
 def _weights(like: Array) -> Array:
     return np.linspace(0.5, 1.5, like.size).reshape(like.shape).astype(like.dtype)
 
@@ -177,9 +198,7 @@ def _positions(given: FunctionUnderProof, names: Sequence[str]) -> list[int]:
 
 
 def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
-    graphs, layout, variant = given.graphs, given.layout, given.variant
-    build = partial(lower_graphs, graphs, backend)
-    lowered = build_once(variant.lowered, backend.name, build)  # which the call needs, too
+    graphs, layout, lowered = given.graphs, given.layout, _attached(given, backend)
     tensors, numbers = layout.indices("tensor"), [leaves[i] for i in layout.indices("number")]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
     single = len(graphs.outputs) == 1

@@ -225,9 +225,11 @@ class Specialization:
         self, graph: Graph, has_tin: bool, facts: Mapping[str, Any], is_call: bool = False
     ) -> str:
         told = {"runtime": self.runtime, "static": self.static, "facts": facts}
-        under_proof = RuleUnderProof(
-            self.rule, self.open, graph, has_tin, **told, emitted=self._code.emitted
-        )
+        told |= {
+            "emitted": self._code.emitted,
+            "is_again": any(g is graph for g, _ in self._code.proven.values()),
+        }
+        under_proof = RuleUnderProof(self.rule, self.open, graph, has_tin, **told)
         again = functools.partial(self._capture, has_tin, facts)
         return prove_rule(under_proof, again, is_call=is_call)
 
