@@ -205,10 +205,11 @@ def _others(attempt: Attempt) -> Iterator[Sample]:
     drawn = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
     if len(attempt.seeds) > 1:  # a loss of one output alone
         yield attempt.complete(replace(drawn, absent=frozenset(attempt.seeds[1:])))
-    if casts_to_integers(attempt.graphs):  # of floats out of range each library makes others
-        return
+    # Of floats out of range, each library makes other integers.
+    whole = casts_to_integers(attempt.graphs)
     with suppress(Exception):  # cotangents of it may have no shape
-        yield attempt.complete(samples.draw_far(attempt.slots, attempt.numbers))
+        far = samples.draw_far(attempt.slots, attempt.numbers, only_whole=whole)
+        yield attempt.complete(far)
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ def _differ_from_lowered(
         off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
         ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
-        theirs = rounding.precision_of(name, found)
+        theirs = max(rounding.precision_of(name, found), eps_of(found.dtype))
         cap = ours if is_free or found.dtype != given.dtype else min(theirs, ours)
         return rounding.unexplained(name, found, given, off, cap)
 

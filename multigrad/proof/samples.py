@@ -121,9 +121,17 @@ def _drawn(slots: tuple[Slot, ...], label: str) -> Mapping[str, Array]:
     return {slot.name: fill(slot, generator) for slot in slots}
 
 
-def draw_far(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample:
-    """Return numbers so large that a dtype's range, or its digits, show."""
-    return draw(slots, numbers, FAR)
+def draw_far(
+    slots: Sequence[Slot], numbers: Mapping[str, Any], *, only_whole: bool = False
+) -> Sample:
+    """Return numbers so large that a dtype's range, or its digits, show.
+
+    Args:
+        only_whole: floats are as ever.
+    """
+    far = draw(slots, numbers, FAR)
+    near = draw(slots, numbers).arrays if only_whole else {}
+    return replace(far, arrays={**far.arrays, **{n: a for n, a in near.items() if is_float(a)}})
 
 
 def _fill_far(slot: Slot, generator: np.random.Generator) -> Array:
