@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..errors import MultigradError
 from ..ir.graph import Graph
 from ..ir.types import FLOATS, T
@@ -25,6 +26,7 @@ from .samples import Sample, is_float
 Array = Any
 RUNS = 6
 COARSEST = 1.0  # no cap
+UNSETTLED = 0.1  # of a result: an iteration that roundings move so far has no digits
 TIMES = 8  # as far as the runs lie apart, a right result may lie from them
 
 
@@ -96,7 +98,15 @@ class Rounding:
             results = run_rounded(self.graphs, given, self.dtype, roundings, seed)
             for name, result in zip(self.names, results, strict=True):
                 spreads[name] = np.maximum(spreads[name], self._apart(name, result))
+        if any(node.op is ops.WHILE_LOOP for graph in self.graphs for node in graph.nodes):
+            return {name: self._settled(name, spread) for name, spread in spreads.items()}
         return spreads
+
+    def _settled(self, name: str, spread: Array) -> Array:
+        """Return a spread, infinite where an iteration does not settle: it may end anywhere."""
+        with np.errstate(all="ignore"):
+            settled = spread <= UNSETTLED * np.abs(np.asarray(self.wide[name].value, np.float64))
+        return np.where(settled, spread, np.inf)
 
     def _apart(self, name: str, result: Any) -> Array:
         mean = np.asarray(self.wide[name].value)
