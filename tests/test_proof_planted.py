@@ -8,6 +8,7 @@ import random
 import types
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +16,16 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
 from multigrad.recipes import record as functions
 from multigrad.rulebook import specialization
 
+from .planted_dtypes import plant_dtype
 from .planted_faults import plant
 from .test_every_dialect import DIALECTS, names_in, written_in
+from .typed_functions import FORWARDS
+from .typed_functions import WRITTEN_IN as TYPED_IN
 
 SEEDS = range(60)
 X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
@@ -96,3 +101,38 @@ def test_a_planted_fault_is_found_and_the_graph_is_not_used(
                 xg.compose(rule)(None, G, X)
             else:
                 xg.vjp(as_function(rule), X)[1](G)
+
+
+def choose_typed(seed: int) -> tuple[str, str, str]:
+    """Return a library, a forward written in it, and the dtype of its input."""
+    library = tuple(TYPED_IN)[seed % len(TYPED_IN)]
+    dtypes = ("float64", "float32", "float16", "float64")
+    return library, FORWARDS[seed // len(TYPED_IN) % len(FORWARDS)], dtypes[seed // 20 % 4]
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.needs(choose_typed(n)[0])) for n in SEEDS]
+)
+def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, name, dtype = choose_typed(seed)
+    forward = TYPED_IN[library]()[name]
+    backend = load_backend(library)
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    capture = functions.capture_function
+
+    def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
+        variant = capture(*args, **kwargs)
+        faulty = plant_dtype(variant.graphs.forward, dtype, seed)
+        return replace(variant, graphs=replace(variant.graphs, forward=faulty))
+
+    mode = backend.tensors.precision
+    with nullcontext() if mode is None else mode(dtype):
+        x = backend.tensors.from_numpy(X.astype(dtype))
+        with warnings.catch_warnings():  # no false alarm
+            warnings.simplefilter("error", NativeRuleWarning)
+            xg.function(forward)(x)
+        monkeypatch.setattr(functions, "capture_function", capture_wrongly)
+        with pytest.warns(NativeRuleWarning, match="is another function as a graph"):
+            xg.function(forward)(x)

@@ -30,7 +30,7 @@ from multigrad.errors import GradientError
 from multigrad.functions.function import Function
 from multigrad.recipes.itself import outputs_of
 from multigrad.recipes.record import CodeRecipe
-from multigrad.tracing.trace import Trace
+from multigrad.tracing.trace import Trace, Value
 
 from .regions import FIRST
 

@@ -54,9 +54,9 @@ class Variant:
         outputs: the nesting of the outputs.
         fixed: outputs that are no tensors, by position.
         facts: what was fixed for the capture.
-        proof: "" where the graphs were compared with what they were captured from, why that could
-            not be done, or the error that says that they are not the same; None: it was not tried
-            yet.
+        proofs: by the dtype of the first float tensor: "" where the graphs were compared with what
+            they were captured from, why that could not be done, or the error that says that they
+            are not the same.
         lacks: what the original does besides, in words; on its own framework that runs itself.
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
@@ -68,7 +68,7 @@ class Variant:
     outputs: Any
     fixed: Mapping[int, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    proof: str | DisprovedError | None = None
+    proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
     lacks: str = ""
     assumed: tuple[Assumption, ...] = ()
     notes: tuple[Note, ...] = ()

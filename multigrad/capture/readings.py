@@ -24,6 +24,11 @@ def dialect_of(function: types.FunctionType) -> str:
     return next(iter(readings_of(function)), "")
 
 
+def names_library(function: types.FunctionType) -> bool:
+    """Return whether code mentions an array library: else its dialect is guessed."""
+    return next(_roots(function, set()), None) is not None
+
+
 def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     """Return the libraries that a function may be written in, the likeliest first; one where the
     code tells.

@@ -6,7 +6,10 @@ Each row is printed when it is known, so that what was printed stays where someb
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from .packages import find_custom_gradients
 
 SHAPE = (4, 6)  # of the tensors that are guessed
 NUMBER = 2  # that is guessed: a length, an axis, a factor
+SLOW = 20.0  # seconds until a conversion is named that has not ended
 SHORT = {EQUAL: "equal"}
 NEEDS_INPUT = "needs --input"
 FAILURE, STOPPED = 1, 130
@@ -66,7 +70,7 @@ def convert_named(
 
     def run(obj: Any) -> Conversion:
         given = guess_inputs(obj) if inputs is None else inputs
-        return convert(obj, *given, backends=chosen, compiled=compiled)
+        return convert(obj, *given, backends=chosen, compiled=compiled, guessed=inputs is None)
 
     if name:
         report = run(find_in(holder, name))
@@ -104,9 +108,27 @@ def _convert_all(
 ) -> Iterable[tuple[str, Conversion]]:
     for name, obj in named.items():
         try:
-            yield name, run(obj)
+            with saying_if_slow(name):
+                report = run(obj)
         except MultigradError as error:
-            yield name, Conversion(name, "", (), problem=str(error))
+            report = Conversion(name, "", (), problem=str(error))
+        yield name, report
+
+
+@contextmanager
+def saying_if_slow(name: str) -> Iterator[None]:
+    """Say what is being converted where that takes long."""
+
+    def say() -> None:
+        print(f"{name}: still at it after {SLOW:.0f} s", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(SLOW, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 # --- printing -----------------------------------------------------------------------------------

@@ -61,26 +61,35 @@ class Captured:
                 break
             except NeedsConcrete:
                 continue
-        if variant.proof is None and is_asked(self.prove):
+        dtype = layout.dtype or ""
+        if dtype not in variant.proofs and is_asked(self.prove):
             variant = self._prove(replace(variant, layout=layout), leaves)
             variant = replace(variant, layout=layout.without_objects())
             self.variants[layout.key, items_key(facts)] = variant
-        if isinstance(variant.proof, DisprovedError):
-            raise NotCaptured(variant.proof)
+        proof = variant.proofs.get(dtype)
+        if isinstance(proof, DisprovedError):
+            raise NotCaptured(proof)
         return variant
 
     def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
-        """Return a captured form that was compared with what it was captured from."""
+        """Return a captured form that was compared with what it was captured from, in the dtype of
+        a call.
+
+        Raises:
+            NotCaptured: it is a rule's, and was not what was written.
+        """
+        dtype = variant.layout.dtype or ""
         try:
-            proof = self.recipe.prove(variant, leaves)
+            proof = variant.proofs[dtype] = self.recipe.prove(variant, leaves)
         except DisprovedError as error:
             warn_disproved(error, self.__module__)
-            return replace(variant, proof=error.to_keep())
-        if not proof:
-            return replace(variant, proof="")
+            variant.proofs[dtype] = error.to_keep()
+            return variant
         forward = variant.graphs.forward
+        if not proof or "not proven" in forward.origin:
+            return variant
         told = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
-        return replace(variant, proof=proof, graphs=replace(variant.graphs, forward=told))
+        return replace(variant, graphs=replace(variant.graphs, forward=told))
 
     def variant(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import random
+from .. import ops, random
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..calls.arguments import flatten
@@ -24,7 +24,10 @@ from ..errors import MultigradError
 from ..functions.function import Function
 from ..ground.notebook import InNotebooks
 from ..ground.trees import optree
+from ..ops.loops import turning_at_most
 from ..proof.bounded import run_bounded
+from ..proof.compare import run_reference
+from ..proof.endless import MOST_TURNS, Stoppable
 from ..random import key_from_int
 from ..recipes.examples import capture_example
 from ..recipes.record import NotCaptured
@@ -100,6 +103,7 @@ def convert(
     *inputs: Any,
     backends: Sequence[str] | None = None,
     compiled: Sequence[str] = (),
+    guessed: bool = False,
 ) -> Conversion:
     """Run a custom gradient of somebody else on every backend, and compare it with itself.
 
@@ -109,6 +113,7 @@ def convert(
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
         backends: names; None: all that are installed.
         compiled: names of those on which it is run under the framework's compiler, too.
+        guessed: whether nobody knows that the original ends on these inputs.
 
     Raises:
         RuleTypeError: obj is nothing of the kind.
@@ -117,7 +122,7 @@ def convert(
     original = find_original(obj)
     inputs = optree.tree_map(as_array, inputs, none_is_leaf=True)
     try:
-        home, expected = _run_at_home(original, inputs)
+        home, expected = (_run_where_it_ends if guessed else _run_at_home)(original, inputs)
     except Exception as error:
         return Conversion(original.name, "", (), problem=brief(error))
     oracle = _Oracle(original, home, inputs, expected)
@@ -132,6 +137,43 @@ def brief(error: BaseException) -> str:
 
 
 # --- running ------------------------------------------------------------------------------------
+
+
+def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
+    """Run an original that may not end on its inputs.
+
+    Raises:
+        Endless: a loop of its graphs does not end, which could not be stopped where it is compiled.
+        TooLong: its code does not.
+        Exception: what the likeliest of its homes raised.
+    """
+    with turning_at_most(MOST_TURNS):
+        try:
+            captured: Variant | None = capture_example(original.function, *inputs)
+        except Exception:  # it is said where it is judged
+            captured = None
+        if captured is not None:
+            _turn_loops(captured, inputs)
+    functions = original.function.recipe.functions()
+    with Stoppable(functions, turns=True):
+        return _run_at_home(original, inputs)
+
+
+def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
+    """Run the graphs that have loops on NumPy.
+
+    Raises:
+        Endless: a loop takes too many turns.
+    """
+    leaves, _ = flatten(tuple(inputs), {})
+    pairs = zip(captured.layout.leaves, leaves, strict=True)
+    given: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
+    given["key"] = random.fold_in(key_from_int(KEY), 0)
+    for graph in (captured.graphs.forward, captured.graphs.backward):
+        if any(node.op is ops.WHILE_LOOP for node in graph.nodes):
+            results = run_reference(graph, given)
+            for n, (name, y) in enumerate(zip(captured.graphs.cotangents, results, strict=False)):
+                given[name] = cotangent(n, np.shape(y)).astype(y.dtype)
 
 
 def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:

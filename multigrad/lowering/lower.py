@@ -322,5 +322,17 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     return _wrap(function, backend), source
 
 
+EmittedRules = dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]
+
+
+def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Callable[..., Any]:
+    """Return the same function where the graph is the one that was emitted last."""
+    same = (graph.inputs, graph.outputs)
+    found = known.get(backend.name)
+    if found is None or found[0] != same:
+        found = known[backend.name] = same, emit_rule(graph, backend)[0]
+    return found[1]
+
+
 def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
     return function if backend.autodiff.wrap is None else backend.autodiff.wrap(function)

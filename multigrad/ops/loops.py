@@ -7,7 +7,9 @@ which would have to keep every turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from ..ir.graph import Node, Region
@@ -64,6 +66,23 @@ def _listed(types: Sequence[Type]) -> str:
 
 
 # --- its meaning ----------------------------------------------------------------------------------
+class Endless(Exception):
+    """A loop has turned more often than it may."""
+
+
+_most_turns: ContextVar[int | None] = ContextVar("multigrad_most_turns", default=None)
+
+
+@contextmanager
+def turning_at_most(turns: int) -> Iterator[None]:
+    """Let loops raise `Endless` after so many turns."""
+    token = _most_turns.set(turns)
+    try:
+        yield
+    finally:
+        _most_turns.reset(token)
+
+
 def run(
     carry: tuple[Array, ...], constants: tuple[Array, ...], condition: Function, body: Function
 ) -> tuple[Array, ...]:
@@ -71,13 +90,28 @@ def run(
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
+        Endless: it turns too often, where that is limited.
     """
+    most = _most_turns.get()
+    if most is not None:
+        body = _counted(body, most)
     while condition(*carry, *constants):
         before, carry = carry, body(*carry, *constants)
         for old, new in zip(before, carry, strict=True):
             if old.dtype != new.dtype or old.shape != new.shape:
                 raise changed(old, new)
     return carry
+
+
+def _counted(body: Function, most: int) -> Function:
+    turns = iter(range(most))
+
+    def counted(*values: Array) -> tuple[Array, ...]:
+        if next(turns, None) is None:
+            raise Endless(f"a loop has not ended after {most:,} turns on numbers that are made up")
+        return body(*values)
+
+    return counted
 
 
 def changed(old: Any, new: Any) -> TypeError:
@@ -89,9 +123,16 @@ def changed(old: Any, new: Any) -> TypeError:
 
 
 def while_loop(*values: Array, condition: Region, body: Region, position: int) -> Array:
-    held = len(body.graph.outputs)
-    test, turn = meaning_of(condition), meaning_of(body)
-    return run(values[:held], values[held:], lambda *v: test(*v)[0], turn)[position]
+    return turn_by(meaning_of, values, condition, body)[position]
+
+
+def turn_by(
+    meaning: Callable[[Region], Function], values: Sequence[Array], condition: Region, body: Region
+) -> tuple[Array, ...]:
+    """Return what a loop carries after it, given what makes a function of a region."""
+    held, values = len(body.graph.outputs), tuple(values)
+    test, turn = meaning(condition), meaning(body)
+    return run(values[:held], values[held:], lambda *v: test(*v)[0], turn)
 
 
 def meaning_of(region: Region) -> Function:

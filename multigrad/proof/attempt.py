@@ -1,10 +1,11 @@
-"""One attempt at a proof: sample after sample, the original beside its graph; rounding is no
-difference.
+"""One attempt at a proof: sample after sample, the original beside its graph in float64 and beside
+what that is lowered to; rounding is no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,22 +13,28 @@ import numpy as np
 
 from .. import ops
 from ..backend.discovery import backend_of
-from ..errors import MultigradError
 from ..ir.graph import Graph, Location, Node
+from ..ops.loops import Endless, turning_at_most
 from ..tracing.calls import drop_calls
 from . import samples
-from .bounded import Bounded, run_bounded
+from .bounded import run_bounded
 from .compare import (
     Difference,
+    Judge,
+    are_equal,
     as_dtype,
+    casts_to_integers,
     count_ops,
+    eps_of,
     find_difference,
+    find_dtype,
     is_vacuous,
-    run_graphs,
-    run_reference,
     takes_infinity,
 )
-from .run import KEY, keeping_generators
+from .endless import MOST_TURNS
+from .judged import differ_from_lowered, differ_from_meaning
+from .rounding import Rounding, run_in_own_dtype
+from .run import KEY, Outcome, keeping_generators
 from .samples import Sample, Slot
 from .trail import find_parting
 from .verdict import Subject, describe, disprove, leave_open
@@ -48,14 +55,17 @@ class Attempt:
         shown: what messages call the results that are compared, by name.
         slots: the tensors that both sides get.
         numbers: the run-time numbers; those in `fixed` are part of the capture.
-        is_polymorphic: whether the graph holds for every float dtype.
+        dtypes: those of results as the graphs have them.
+        is_neutral: whether code means no library's promotions; NumPy's are not those of the others.
         acts: whether the original may have side effects, so that it runs once.
-        run: the original on a sample: arrays (or None) by name.
+        run: both sides on samples; raises what the original raises for the first of them.
         recapture: captures once more, to find the line where the two part.
         complete: adds to a sample what follows from it.
         whole: the tensors in the call's own shapes, for an original that takes no smaller ones.
         replays: whether the original's draws take the graph's keys.
         infinite: whether inf and NaN mean the same on both sides.
+        is_again: whether the graphs were compared in another dtype already: float64's meaning of
+            them is the same in each.
         ties: whether a derivative on an edge is compared: frameworks differ in theirs.
     """
 
@@ -63,25 +73,38 @@ class Attempt:
     graphs: tuple[Graph, ...]
     names: tuple[str, ...]
     shown: Mapping[str, str]
+    dtypes: Mapping[str, str]
     slots: tuple[Slot, ...]
     numbers: Mapping[str, Any]
     fixed: frozenset[str]
-    is_polymorphic: bool
     acts: bool
     is_random: bool
-    run: Callable[[Sample], Mapping[str, Any]]
+    run: Callable[[Sequence[Sample]], list[Outcome]]
     recapture: Callable[[], Any]
     complete: Callable[[Sample], Sample] = _as_it_is
     whole: tuple[Slot, ...] | None = None
+    is_neutral: bool = False
     ties: bool = True
     replays: bool = True
     infinite: bool = True
+    is_again: bool = False
 
     @property
     def dtype(self) -> Any:
         """That of the first float tensor."""
-        floats = [slot.dtype for slot in self.slots if "float" in slot.dtype]
-        return as_dtype(floats[0] if floats else "float32")
+        return as_dtype(samples.first_float(self.slots))
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """The cotangents' names, where the graphs read them."""
+        nodes = dict.fromkeys(node for graph in self.graphs for node in graph.inputs)
+        names = [node.attr("name") for node in nodes]
+        return tuple(name for name in names if name.startswith("grad_out_"))
+
+    @property
+    def turns(self) -> bool:
+        """Whether a graph has a loop that values end."""
+        return any(n.op is ops.WHILE_LOOP for graph in self.graphs for n in graph.nodes)
 
 
 def prove(attempt: Attempt, *, is_call: bool = False) -> str:
@@ -96,7 +119,7 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if any(node.op.collective for graph in attempt.graphs for node in graph.nodes):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
-    with keeping_generators():
+    with keeping_generators(), turning_at_most(MOST_TURNS):
         return _prove_call(attempt) if is_call else _prove(attempt)
 
 
@@ -107,24 +130,36 @@ def _prove(attempt: Attempt) -> str:
         )
     try:
         first = attempt.complete(samples.draw(attempt.slots, attempt.numbers))
-        originals = attempt.run(first)
+        given = [first] if attempt.acts else [first, *_others(attempt)]
+        given = [sample for sample in given if _ends(attempt, sample)]
+        if not given:
+            raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
+        outcomes = attempt.run(given)
     except Exception as error:
-        if attempt.whole is not None and not attempt.acts:
+        if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):
             return _prove(replace(attempt, slots=attempt.whole, whole=None))
         return _prove_with_own(attempt, error)
-    compared = _compare(attempt, first, originals)
-    said_something = compared and not is_vacuous(originals)
-    if not attempt.acts:
-        for sample in _others(attempt):
-            try:
-                found = attempt.run(sample := attempt.complete(sample))
-            except Exception:  # not every original takes every number
-                continue
-            compared = _compare(attempt, sample, found)
-            said_something = said_something or (compared and not is_vacuous(found))
+    said_something = False
+    for sample, outcome in zip(given, outcomes, strict=True):
+        if outcome.original is None:  # not every original takes every number
+            continue
+        compared = _compare(attempt, sample, outcome)
+        said_something = said_something or (compared and not is_vacuous(outcome.original))
     if not said_something:
         return leave_open(attempt.subject, "its results are not finite on small inputs")
     return ""
+
+
+def _ends(attempt: Attempt, sample: Sample) -> bool:
+    """Return whether the graphs' loops end on a sample: a compiled one could not be stopped."""
+    if not attempt.turns:
+        return True
+    rounding = _rounding(attempt, sample)
+    try:
+        run_in_own_dtype(rounding)
+    except Endless:
+        return False
+    return True
 
 
 def _prove_call(attempt: Attempt) -> str:
@@ -133,10 +168,10 @@ def _prove_call(attempt: Attempt) -> str:
     if own is None or attempt.acts:
         return ""
     try:
-        found = attempt.run(own := attempt.complete(own))
+        (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception:  # the call itself says so
         return ""
-    _compare(attempt, own, found)
+    _compare(attempt, own, outcome, is_call=True)
     return ""
 
 
@@ -146,122 +181,124 @@ def _prove_with_own(attempt: Attempt, error: Exception) -> str:
     if own is None or attempt.acts:
         return leave_open(attempt.subject, describe(error))
     try:
-        found = attempt.run(own := attempt.complete(own))
+        (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception as again:
         return leave_open(attempt.subject, describe(again))
-    _compare(attempt, own, found)
+    _compare(attempt, own, outcome, is_call=True)
     return ""
 
 
 def _others(attempt: Attempt) -> Iterator[Sample]:
-    """Yield further samples: the call's own values under other numbers, and edges."""
+    """Yield further samples: the call's own values under other numbers, edges, numbers far out."""
     free = {name: value for name, value in attempt.numbers.items() if name not in attempt.fixed}
     numbers = {**attempt.numbers, **samples.vary(free)}
     own = samples.own_values(attempt.slots, numbers)
     if own is not None and own.arrays:
-        yield own
+        yield attempt.complete(own)
     elif free:
-        yield samples.draw(attempt.slots, numbers, "other numbers")
+        yield attempt.complete(samples.draw(attempt.slots, numbers, "other numbers"))
     infinite = attempt.infinite and takes_infinity(attempt.graphs)
     values = samples.EDGES if infinite else samples.FINITE_EDGES
     # Which of equal elements comes first is open in some libraries' sorts.
     sorts = any(node.op is ops.ARGSORT for graph in attempt.graphs for node in graph.nodes)
-    yield samples.on_edges(attempt.slots, attempt.numbers, values, distinct=sorts)
+    yield attempt.complete(samples.on_edges(attempt.slots, attempt.numbers, values, distinct=sorts))
+    drawn = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
+    if len(attempt.seeds) > 1:  # a loss of one output alone
+        yield attempt.complete(replace(drawn, absent=frozenset(attempt.seeds[1:])))
+    # Of floats out of range, each library makes other integers.
+    whole = casts_to_integers(attempt.graphs)
+    with suppress(Exception):  # cotangents of it may have no shape
+        far = samples.draw_far(attempt.slots, attempt.numbers, only_whole=whole)
+        yield attempt.complete(far)
 
 
-def _compare(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> bool:
+# --- the comparison -------------------------------------------------------------------------------
+
+
+def _compare(attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: bool = False) -> bool:
     """Compare one sample; return False where the graph raises on a matrix without an inverse.
 
     Raises:
         DisprovedError: the results differ, by more than rounding.
     """
     try:
-        difference = _differ(attempt, sample, originals)
-    except np.linalg.LinAlgError:
+        difference = _differ(attempt, sample, outcome, is_call)
+    except (np.linalg.LinAlgError, Endless):
         return False
-    if difference is None or _is_rounding(attempt, sample, originals):
+    except IndexError:
+        if sample.label != samples.FAR:  # its integers are no places
+            raise
+        return False
+    if difference is None:
         return True
     if not attempt.ties and sample.label == samples.OWN and _is_on_an_edge(attempt, sample):
         return True
-    raise disprove(attempt.subject, difference, _find_line(attempt, sample))
+    subject = attempt.subject
+    if subject.home and outcome.home:  # where it was found to run, whatever was guessed
+        subject = replace(subject, home=outcome.home)
+    if _varies(attempt, sample, outcome):
+        raise disprove(subject, difference, None, is_ours=False)
+    raise disprove(subject, difference, _find_line(attempt, sample))
+
+
+def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
+    """Return whether the original gives something else when it runs again."""
+    if attempt.acts or outcome.original is None:
+        return False
+    try:
+        (again,) = attempt.run([sample])
+    except Exception:  # as it did not before
+        return True
+    return not are_equal(outcome.original, again.original or {})
 
 
 def _is_on_an_edge(attempt: Attempt, sample: Sample) -> bool:
     """Return whether the sides agree right beside a sample, and in all but derivatives on it."""
     beside = attempt.complete(sample.moved())
     try:
-        on, off = attempt.run(sample), attempt.run(beside)
+        on, off = attempt.run([sample, beside])
     except Exception:
         return False
+    if off.original is None:
+        return False
     values = replace(attempt, shown=_without_gradients(attempt.shown))
-    agree = _differ(values, sample, on) is None or _is_rounding(values, sample, on)
-    return agree and (_differ(attempt, beside, off) is None or _is_rounding(attempt, beside, off))
+    return _differ(values, sample, on, True) is None and _differ(attempt, beside, off, True) is None
 
 
 def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
-    return {name: what for name, what in shown.items() if not what.startswith("the gradient")}
+    return {name: what for name, what in shown.items() if " of " not in name}
 
 
-def _differ(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> Difference | None:
-    key = KEY if attempt.is_random else None
-    graphs = run_graphs(attempt.graphs, attempt.names, sample, key, attempt.dtype)
-    shown = attempt.shown
+def _rounding(attempt: Attempt, sample: Sample) -> Rounding:
+    return Rounding(attempt.graphs, attempt.names, sample, attempt.dtype)
+
+
+def _differ(
+    attempt: Attempt, sample: Sample, outcome: Outcome, is_call: bool = False
+) -> Difference | None:
+    """Return where the original is not what it is lowered to, or not what its graphs mean."""
+    original, shown = outcome.original or {}, attempt.shown
     if not attempt.ties and sample.label == "on edges":
         shown = _without_gradients(shown)
-    return find_difference(sample, originals, graphs, count_ops(attempt.graphs), shown)
-
-
-def _is_rounding(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> bool:
-    """Return whether a difference is one of rounding: in the reference's own dtype, or in float64,
-    it is gone.
-    """
-    if _agrees_with_reference(attempt, sample, originals):
-        return True
-    if attempt.dtype.itemsize == 8:  # constants of float32 in the original
-        return _differ(attempt, sample, _narrowed(originals)) is None
-    if attempt.acts:
-        return False
-    if attempt.is_polymorphic:
-        wide = replace(
-            attempt,
-            slots=tuple(
-                replace(slot, dtype="float64") if "float" in slot.dtype else slot
-                for slot in attempt.slots
-            ),
-        )
-        try:
-            found = attempt.run(sample.widened())
-        except Exception:
-            return False
-        return _differ(wide, sample.widened(), _narrowed(found)) is None
-    return False
-
-
-def _narrowed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return float64 results as float32: constants of float32 in the original are forgiven."""
-    with np.errstate(all="ignore"):
-        return {
-            name: a.astype(np.float32) if a is not None and samples.is_float(a) else a
-            for name, a in found.items()
-        }
-
-
-def _agrees_with_reference(attempt: Attempt, sample: Sample, originals: Mapping[str, Any]) -> bool:
-    """Return whether NumPy's execution of the graph in the sample's own dtype gives the original's
-    numbers.
-    """
-    given: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
-    try:
-        results = [result for graph in attempt.graphs for result in run_reference(graph, given)]
-    except (ArithmeticError, MultigradError, TypeError, ValueError):
-        return False
-    bounded = run_graphs(attempt.graphs, attempt.names, sample, KEY, attempt.dtype)
-    reference = {
-        name: Bounded(result, bounded[name].largest)
-        for name, result in zip(attempt.names, results, strict=True)
-    }
-    shown = attempt.shown
-    return find_difference(sample, originals, reference, count_ops(attempt.graphs), shown) is None
+    rounding = _rounding(attempt, sample)
+    difference = None
+    # What is meant for all libraries keeps its dtype, which NumPy promotes.
+    is_free = attempt.is_neutral and outcome.home == "numpy"
+    if not is_free:
+        difference = find_dtype(sample, original, attempt.dtypes, shown)
+    if difference is None and outcome.lowered is not None:
+        known = {name: a for name, a in original.items() if name in outcome.lowered}
+        if not are_equal(known, outcome.lowered):
+            difference = differ_from_lowered(
+                rounding, known, outcome.lowered, shown, is_free=is_free
+            )
+    if difference is not None:
+        return difference
+    # What overflows says nothing of meanings; the call's own values are as good as any.
+    told = attempt.is_again or sample.label in (samples.FAR, samples.OWN)
+    if is_call or not told or outcome.lowered is None:
+        return differ_from_meaning(rounding, original, shown, half=outcome.lowered is not None)
+    return None
 
 
 def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
@@ -277,7 +314,7 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
 
     if attempt.acts:
         return None
-    return find_parting(lambda: attempt.run(sample), attempt.recapture, files, agree)
+    return find_parting(lambda: attempt.run([sample]), attempt.recapture, files, agree)
 
 
 def _agrees(
@@ -298,5 +335,5 @@ def _agrees(
         return True
     sample = Sample("line", {})
     shown = {"value": "value"}
-    ops = count_ops((graph,))
-    return find_difference(sample, {"value": found}, {"value": bounded}, ops, shown) is None
+    judge = Judge(count_ops((graph,)), eps_of(attempt.dtype), half=True)
+    return find_difference(sample, {"value": found}, {"value": bounded}, judge, shown) is None

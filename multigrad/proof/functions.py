@@ -1,60 +1,32 @@
-"""The proof of a Function's graphs: the original's outputs and gradients, by its own backward or
-its framework's autodiff.
-"""
+"""The proof of a Function's graphs: which tensors it is run on, and what is compared."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..backend.contract import Backend
-from ..calls.arguments import Layout, owner_of
-from ..calls.gradients import match_gradients
-from ..calls.recipe import Recipe, Variant
-from ..errors import BackendNotFound
-from ..ground.trees import optree
+from .. import ops
+from ..backend.discovery import backend_of
+from ..capture.callables import plain_function
+from ..capture.readings import names_library
 from ..ir.types import T
 from ..lowering.function_graph import FunctionGraph
-from ..random import REPLAYED
 from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
+from .endless import Stoppable
 from .purity import may_act
-from .run import KEY, homes, isolated, keeps_infinity, keys, on_first_home, replays_draws, to_array
+from .run import KEY, Outcome, homes, is_neutral, keeps_infinity, replays_draws, run_samples
 from .samples import Sample, Slot, is_float
+from .sides import FunctionUnderProof, run_lowered, run_original
 from .verdict import Subject, leave_open
 
 Array = Any
-Tensor = Any
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionUnderProof:
-    """A captured form of a Function, and the arguments that it was captured for."""
-
-    recipe: Recipe
-    variant: Variant
-    leaves: Sequence[Any]
-
-    @property
-    def graphs(self) -> FunctionGraph:
-        """The graphs."""
-        return self.variant.graphs
-
-    @property
-    def layout(self) -> Layout:
-        """That of the arguments."""
-        return self.variant.layout
-
-    @property
-    def is_derived(self) -> bool:
-        """Whether it has no backward of its own, but its true derivative."""
-        return getattr(self.recipe, "backward", True) is None
 
 
 def prove_function(
@@ -83,35 +55,83 @@ def prove_function(
         return leave_open(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
-    outputs = dict(
-        zip(
-            graphs.outputs,
-            ["the result"] if len(graphs.outputs) == 1 else graphs.outputs,
-            strict=True,
-        )
-    )
-    paths = {leaf.name: leaf.path for leaf in given.layout.leaves}
-    gradients = {f"gradient of {n}": f"the gradient of {paths[n]}" for n in graphs.wrt}
+    given = replace(given, acts=may_act(*functions))
     attempt = Attempt(
         subject=subject,
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
-        shown={**outputs, **gradients},
+        shown=_shown(given),
+        dtypes=_dtypes(given, slots),
+        is_neutral=_is_neutral(given, dialect, functions),
         slots=slots,
         whole=_whole(given, slots),
         numbers=_numbers(given),
         fixed=frozenset(f.removeprefix("param:") for f in given.variant.facts if f[:6] == "param:"),
-        is_polymorphic="dtype" not in given.variant.facts,
-        acts=may_act(*functions),
+        acts=given.acts,
         is_random=graphs.is_random,
-        run=lambda sample: _run(given, sample),
+        run=_runs(given, dialect, functions),
         recapture=recapture,
         replays=replays_draws(dialect),
         infinite=keeps_infinity(dialect),
-        complete=lambda sample: _with_cotangents(graphs, sample),
+        complete=_Cotangents(graphs),
         ties=not given.is_derived,
+        is_again="" in given.variant.proofs.values(),
     )
     return prove(attempt, is_call=is_call)
+
+
+def _runs(
+    given: FunctionUnderProof, dialect: str, functions: Sequence[Any]
+) -> Callable[[Sequence[Sample]], list[Outcome]]:
+    graphs = given.graphs
+    turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
+    stop = Stoppable(functions, turns=turns)
+
+    def run(given_samples: Sequence[Sample]) -> list[Outcome]:
+        return run_samples(
+            dialect,
+            given_samples,
+            lambda backend, sample: run_original(given, backend, sample),
+            lambda backend, sample: run_lowered(given, backend, sample),
+            is_random=graphs.is_random,
+            stop=stop,
+            elsewhere=not hasattr(given.recipe, "apply"),
+        )
+
+    return run
+
+
+def _shown(given: FunctionUnderProof) -> dict[str, str]:
+    """Return what messages call each result."""
+    graphs = given.graphs
+    paths = {leaf.name: leaf.path for leaf in given.layout.leaves}
+    outputs = ["the result"] if len(graphs.outputs) == 1 else graphs.outputs
+    shown = dict(zip(graphs.outputs, outputs, strict=True))
+    for name in given.asked:
+        shown[f"gradient of {name}"] = f"the gradient of {paths[name]}"
+        shown[f"zero gradient of {name}"] = (
+            f"the gradient of {paths[name]} by a second backward, of zeros"
+        )
+        shown[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
+    return shown
+
+
+def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
+    """Return whether code mentions no library, so that which one it is for is a guess."""
+    plain = [p for p in map(plain_function, functions) if p is not None]
+    return given.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
+
+
+def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
+    """Return the dtypes that the graphs' results have."""
+    graphs = given.graphs
+    first = samples.first_float(slots)
+    outputs = zip(graphs.outputs, graphs.forward.outputs, strict=True)
+    dtypes = {name: first if y.type.dtype == T else y.type.dtype for name, y in outputs}
+    if given.apply is not None:
+        own = {slot.name: slot.dtype for slot in slots}
+        dtypes |= {f"gradient of {name}": own[name] for name in given.asked}
+    return dtypes
 
 
 def _functions(recipe: Any) -> tuple[Any, ...]:
@@ -166,8 +186,19 @@ def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple
         dtype = samples.float_dtype(
             T if leaf.dtype == T else leaf.dtype, given.variant.facts, first
         )
-        rows.append(Slot(leaf.name, shape, dtype, samples.values_of(given.leaves[i], shape)))
+        own = samples.values_of(given.leaves[i], shape)
+        rows.append(Slot(leaf.name, shape, dtype, own, _is_strided(given.leaves[i])))
     return tuple(rows)
+
+
+def _is_strided(tensor: Any) -> bool:
+    """Return whether a tensor of a call is known not to lie in memory in order."""
+    try:
+        tensors = backend_of(tensor).tensors
+        ask = tensors.is_contiguous
+        return ask is not None and not tensors.is_traced(tensor) and not ask(tensor)
+    except Exception:  # of a kind that cannot say
+        return False
 
 
 def _numbers(given: FunctionUnderProof) -> dict[str, float]:
@@ -175,123 +206,34 @@ def _numbers(given: FunctionUnderProof) -> dict[str, float]:
     return {layout.leaves[i].name: float(given.leaves[i]) for i in layout.indices("number")}
 
 
-def _with_cotangents(graphs: FunctionGraph, sample: Sample) -> Sample:
-    """Return a sample with cotangents of the shapes that the graph's outputs have."""
-    given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
-    floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
-    dtype = floats[0] if floats else np.dtype("float32")
-    outputs = run_bounded(graphs.forward, given, dtype)
-    slots = [
-        Slot(name, np.shape(output.value), dtype.name)
-        for name, output in zip(graphs.seeds, outputs, strict=True)
-        if name is not None
-    ]
-    return replace(sample, arrays={**sample.arrays, **samples.draw(slots, {}).arrays})
+class _Cotangents:
+    """Completes samples by cotangents of the shapes and dtypes that the graph's outputs have."""
 
+    def __init__(self, graphs: FunctionGraph) -> None:
+        self.graphs = graphs
+        self.known: dict[Any, tuple[Slot, ...]] = {}  # the slots, by the inputs' shapes
 
-# --- the original ---------------------------------------------------------------------------------
+    def __call__(self, sample: Sample) -> Sample:
+        key = tuple(array.shape for array in sample.arrays.values())
+        slots = self.known.get(key)
+        if slots is None:
+            slots = self.known[key] = self.slots(sample)
+        arrays = dict(samples.draw(slots, {}, "cotangents").arrays)
+        if sample.label == samples.OWN:  # as the gradient of a sum comes
+            arrays = {name: samples.expanded(array) for name, array in arrays.items()}
+        if sample.absent:
+            arrays |= {name: np.zeros_like(arrays[name]) for name in sample.absent}
+        return replace(sample, arrays={**sample.arrays, **arrays})
 
-
-def _run(given: FunctionUnderProof, sample: Sample) -> dict[str, Any]:
-    """Run the original on the framework that it is written in; outputs, then gradients, by name."""
-    dtypes = [array.dtype.name for array in sample.arrays.values() if is_float(array)]
-    dtype = next((name for name in dtypes if name == "float64"), "float32")
-
-    def run_on(backend: Backend) -> dict[str, Any]:
-        draws = keys()
-
-        def run() -> dict[str, Any]:
-            REPLAYED.set(draws)
-            return _run_on(given, sample, backend)
-
-        return isolated(backend, run, dtype, given.graphs.is_random)
-
-    return on_first_home(given.recipe.dialect(), run_on)
-
-
-def _run_on(given: FunctionUnderProof, sample: Sample, backend: Backend) -> dict[str, Any]:
-    layout, graphs = given.layout, given.graphs
-    leaves = [leaf.value for leaf in layout.leaves]
-    for leaf, i in zip(layout.leaves, range(len(leaves)), strict=True):
-        if leaf.kind == "tensor":
-            leaves[i] = backend.tensors.from_numpy(sample.arrays[leaf.name].copy())
-        elif leaf.kind == "number":
-            leaves[i] = sample.numbers[leaf.name]
-    flat, pull = _record(given, backend, leaves)
-    positions = [i for i in range(len(flat)) if i not in given.variant.fixed]
-    outputs: dict[str, Any] = {
-        name: as_array(backend, flat[i]) for name, i in zip(graphs.outputs, positions, strict=True)
-    }
-    if pull is None or not graphs.wrt:
-        return outputs
-    cotangents: list[Any] = [None] * len(flat)
-    for i, name, output in zip(positions, graphs.seeds, outputs.values(), strict=True):
-        if name is not None:
-            if output.shape != sample.arrays[name].shape:
-                return outputs  # which is the difference
-            cotangents[i] = backend.tensors.from_numpy(sample.arrays[name].astype(output.dtype))
-    gradients = pull(cotangents)
-    indices = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
-    found = {name: gradients[indices[name]] for name in graphs.wrt}
-    return {**outputs, **{f"gradient of {n}": as_array(backend, g) for n, g in found.items()}}
-
-
-def _record(
-    given: FunctionUnderProof, backend: Backend, leaves: list[Any]
-) -> tuple[list[Any], Callable[[list[Any]], list[Any]] | None]:
-    """Return the original's outputs, and the map from their cotangents to a gradient, or None, for
-    each leaf.
-    """
-    recipe, layout = given.recipe, given.layout
-    # Torch's modes, by which draws are replayed, do not reach into its own backward.
-    apply = None if given.graphs.is_random else getattr(recipe, "apply", None)
-    if apply is None and not given.is_derived:
-        args, kwargs = layout.rebuild(leaves)
-        recorded = recipe.run(args, kwargs)
-        flat, tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
-        assert recorded.pull is not None
-        own = recorded.pull
-
-        def pull_own(cotangents: list[Any]) -> list[Any]:
-            upstream = [_zeros(c, y, backend) for c, y in zip(cotangents, flat, strict=True)]
-            returned = own(optree.tree_unflatten(tree, upstream))
-            return match_gradients(recipe.name, returned, layout)
-
-        return flat, pull_own
-    indices = layout.indices("tensor")
-
-    def run(tensors: Sequence[Tensor]) -> list[Any]:
-        filled = list(leaves)
-        for i, tensor in zip(indices, tensors, strict=True):
-            filled[i] = tensor
-        args, kwargs = layout.rebuild(filled)
-        result = apply(*args, **kwargs) if apply is not None else recipe.run(args, kwargs).outputs
-        return optree.tree_leaves(result, none_is_leaf=True)
-
-    tensors = [leaves[i] for i in indices]
-    if backend.autodiff.vjp is None:
-        return run(tensors), None
-    flat, pull_tensors = backend.autodiff.vjp(run, tensors)
-
-    def pull(cotangents: list[Any]) -> list[Any]:
-        gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(indices, pull_tensors(cotangents), strict=True):
-            gradients[i] = gradient
-        return gradients
-
-    return flat, pull
-
-
-def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
-    """Return a cotangent; of a tensor that carries no gradient, zeros, as a capture has it."""
-    if cotangent is not None or owner_of(output) is None:
-        return cotangent
-    return backend.tensors.from_numpy(np.zeros_like(np.asarray(backend.tensors.to_numpy(output))))
-
-
-def as_array(backend: Backend, value: Any) -> Array | None:
-    """Return a tensor, or a number, as an array; None for None."""
-    try:
-        return to_array(backend, value)
-    except (AttributeError, BackendNotFound, TypeError):
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+    def slots(self, sample: Sample) -> tuple[Slot, ...]:
+        given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
+        floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
+        dtype = floats[0] if floats else np.dtype("float32")
+        forward = self.graphs.forward
+        outputs = run_bounded(forward, given, dtype)
+        rows = zip(self.graphs.seeds, outputs, forward.outputs, strict=True)
+        return tuple(
+            Slot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
+            for name, y, n in rows
+            if name is not None
+        )

@@ -32,7 +32,14 @@ OWN_OBJECTS = frozenset({"ctx"})
 
 def may_act(*functions: Any) -> bool:
     """Return whether functions, or the user's helpers that they mention, may have side effects."""
-    return any(_acts(code) for function in functions for code in _codes(function, set()))
+    return any(map(_acts, codes_of(*functions)))
+
+
+def codes_of(*functions: Any) -> Iterator[types.CodeType]:
+    """Yield the code of functions, and of the user's helpers that they mention."""
+    seen: set[Any] = set()
+    for function in functions:
+        yield from _codes(function, seen)
 
 
 def _codes(function: Any, seen: set[Any]) -> Iterator[types.CodeType]:

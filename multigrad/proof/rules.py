@@ -4,7 +4,7 @@ composed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +16,16 @@ from ..capture.callables import plain_function
 from ..documents.rules import SavedRule
 from ..ground.written import WrittenRule
 from ..ir.graph import Graph
+from ..lowering.lower import emit_rule_once
 from ..random import REPLAYED
 from . import samples
 from .attempt import Attempt, prove
 from .compare import as_dtype
+from .endless import Stoppable
 from .purity import may_act
 from .run import (
+    KEY,
+    Outcome,
     dialect_for,
     homes,
     isolated,
@@ -29,7 +33,9 @@ from .run import (
     keys,
     on_first_home,
     replays_draws,
+    run_samples,
     to_array,
+    to_tensor,
 )
 from .samples import Sample, Slot
 from .verdict import Subject
@@ -45,6 +51,8 @@ class RuleUnderProof:
         open: gives for all params the rule with what its parts have bound, and the others.
         runtime, static: names of the run-time params, and the values of the others.
         facts: what was fixed for the capture.
+        emitted: see `emit_rule_once`.
+        is_again: see `Attempt`.
     """
 
     rule: WrittenRule
@@ -54,6 +62,8 @@ class RuleUnderProof:
     runtime: tuple[str, ...]
     static: Mapping[str, Any]
     facts: Mapping[str, Any]
+    emitted: dict[str, Any]
+    is_again: bool = False
 
 
 def prove_rule(
@@ -83,13 +93,15 @@ def prove_rule(
         slots=_slots(given),
         numbers=_numbers(given),
         fixed=frozenset(name for name in given.runtime if f"param:{name}" in given.facts),
-        is_polymorphic="dtype" not in given.facts,
+        dtypes={},  # of a rule's result: the input's, whatever constants are made of
+        is_neutral=True,
         acts=may_act(*functions),
         is_random=given.graph.input("key") is not None,
-        run=lambda sample: {"result": _run(given, sample, dialects)},
+        run=_runs(given, dialects, functions),
         recapture=recapture,
         replays=all(map(replays_draws, dialects.values())),
         infinite=all(map(keeps_infinity, dialects.values())),
+        is_again=given.is_again,
     )
     return prove(attempt, is_call=is_call)
 
@@ -119,7 +131,7 @@ def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
         shape = samples.shape_for(int(given.facts.get("ndim", 2)))
     elif not samples.is_small(shape) and "shape" not in given.facts:
         (shape,) = samples.shrink([shape])
-    dtype = samples.float_dtype("T", given.facts)
+    dtype = samples.float_dtype("T", given.facts, samples.called_dtype())
     names = ("grad_out", "tin") if given.has_tin else ("grad_out",)
     own = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps
@@ -139,13 +151,59 @@ def _numbers(given: RuleUnderProof) -> dict[str, float]:
     return found
 
 
-def _run(given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str]) -> Array:
-    """Run the rule as it is written."""
+# --- both sides -----------------------------------------------------------------------------------
+
+
+def _runs(
+    given: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
+) -> Callable[[Sequence[Sample]], list[Outcome]]:
+    is_random = given.graph.input("key") is not None
+    stop = Stoppable(functions)
+    (dialect, *others) = dict.fromkeys(dialects.values())
+
+    def original(backend: Backend, sample: Sample) -> dict[str, Any]:
+        own = None if others else backend
+        return {"result": _run(given, sample, dialects, own)}
+
+    def lowered(backend: Backend, sample: Sample) -> dict[str, Any]:
+        if others:  # its parts run on several frameworks
+            raise LookupError(backend.name)
+        function = emit_rule_once(given.graph, backend, given.emitted)
+        arrays = [sample.arrays[name] for name in ("grad_out", "tin") if name in sample.arrays]
+        tensors = [to_tensor(backend, array) for array in arrays]
+        numbers = [sample.numbers[name] for name in given.runtime]
+        result = function(*tensors, *numbers, *((KEY,) if is_random else ()))
+        return {"result": to_array(backend, result)}
+
+    def run(given_samples: Sequence[Sample]) -> list[Outcome]:
+        return run_samples(
+            dialect, given_samples, original, lowered, is_random=is_random, stop=stop
+        )
+
+    return run
+
+
+def _run(
+    given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
+) -> Array:
+    """Run the rule as it is written; on one framework, or each part on its own."""
     rule, params = given.open({**given.static, **sample.numbers})
     draws = keys() if given.graph.input("key") is not None else None
-    return _apply(
-        rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, draws, dialects=dialects
-    )
+
+    def call(function: Any, grad_out: Array, tin: Array | None, chosen: Any) -> Array:
+        if backend is not None:
+            return _call(function, backend, grad_out, tin, chosen)
+
+        def call_on(backend: Backend) -> Array:
+            def run() -> Array:
+                REPLAYED.set(draws)
+                return _call(function, backend, grad_out, tin, chosen)
+
+            return isolated(backend, run, grad_out.dtype.name, draws is not None)
+
+        return on_first_home(dialects[id(function)], call_on)
+
+    return _apply(rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, call)
 
 
 def _apply(
@@ -153,32 +211,20 @@ def _apply(
     grad_out: Array,
     tin: Array | None,
     params: Mapping[str, Any],
-    draws: Any,
-    dialects: Mapping[int, str],
+    call: Callable[..., Array],
 ) -> Array:
-    """Apply a rule, or its parts one after the other, each on its own framework."""
+    """Apply a rule, or its parts one after the other."""
     values = {**params, **rule.bound}
     if rule.function is None:
         for part in rule.resolved_parts():
-            chosen = part.signature.select(values)
-            grad_out = _apply(part, grad_out, tin, chosen, draws, dialects=dialects)
+            grad_out = _apply(part, grad_out, tin, part.signature.select(values), call)
         return grad_out
     open_rule = rule.copy(bound={}) if rule.bound else rule
-    given = open_rule.signature.select(values)
-    return on_first_home(
-        dialects[id(rule.function)],
-        lambda backend: _call(rule.function, backend, grad_out, tin, given, draws=draws),
-    )
+    return call(rule.function, grad_out, tin, open_rule.signature.select(values))
 
 
 def _call(
-    function: Any, backend: Backend, grad_out: Array, tin: Array | None, params: Any, draws: Any
+    function: Any, backend: Backend, grad_out: Array, tin: Array | None, params: Any
 ) -> Array:
-    def run() -> Any:
-        REPLAYED.set(draws)
-        tensors = [
-            None if a is None else backend.tensors.from_numpy(a.copy()) for a in (grad_out, tin)
-        ]
-        return to_array(backend, function(None, *tensors, **params))
-
-    return isolated(backend, run, grad_out.dtype.name, draws is not None)
+    tensors = [None if a is None else to_tensor(backend, a) for a in (grad_out, tin)]
+    return to_array(backend, function(None, *tensors, **params))

@@ -1,34 +1,123 @@
-"""Running originals: on which framework, in isolation, from arrays to arrays."""
+"""Running originals, and what their graphs were lowered to beside them: on which framework, in
+isolation, from arrays to arrays.
+
+Each run of user code for a proof begins in `run_samples`.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..backend.contract import Backend
 from ..backend.discovery import in_use, load_backend
 from ..capture.callables import plain_function
 from ..capture.dialect import find_dialect
 from ..capture.readings import dialect_of
-from ..random import fold_in
+from ..random import REPLAYED, fold_in
+from .endless import Stoppable
+from .samples import Sample, is_float
 
+Array = Any
+Tensor = Any
 KEY = (0, 7)  # of the draws in a proof
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What both sides gave for a sample: arrays (or None) by name.
+
+    Attributes:
+        original: by the user's code; None: it raised.
+        lowered: by the graphs' lowered code on the original's own framework; None: it did not run.
+        home: the framework that they ran on.
+    """
+
+    original: Mapping[str, Any] | None
+    lowered: Mapping[str, Any] | None = None
+    home: str = ""
+
+
+Side = Callable[[Backend, Sample], Mapping[str, Any]]
+
+
+def run_samples(
+    dialect: str,
+    samples: Sequence[Sample],
+    original: Side,
+    lowered: Side | None,
+    *,
+    is_random: bool,
+    stop: Stoppable,
+    elsewhere: bool = True,
+) -> list[Outcome]:
+    """Run both sides on samples, all at once in isolation, on the framework of a dialect.
+
+    Args:
+        stop: ends the original where it goes on for too long.
+        elsewhere: whether the original may run on another framework, where that has no such words.
+
+    Raises:
+        Exception: what the original raised for the first of them.
+    """
+    dtypes = [a.dtype.name for a in samples[0].arrays.values() if is_float(a)]
+    dtype = next((name for name in dtypes if name == "float64"), "float32")
+
+    def run_on(backend: Backend) -> list[Outcome]:
+        def run() -> list[Outcome]:
+            return [
+                _run_both(backend, sample, original, lowered, stop, is_first=n == 0)
+                for n, sample in enumerate(samples)
+            ]
+
+        return isolated(backend, run, dtype, is_random)
+
+    return on_first_home(dialect, run_on, elsewhere=elsewhere)
+
+
+def _run_both(
+    backend: Backend,
+    sample: Sample,
+    original: Side,
+    lowered: Side | None,
+    stop: Stoppable,
+    is_first: bool,
+) -> Outcome:
+    REPLAYED.set(keys())
+    try:
+        with stop:
+            found = original(backend, sample)
+    except Exception:
+        if is_first:
+            raise
+        return Outcome(None)
+    given = None
+    with suppress(Exception):  # an op that it lacks, an index that is too large
+        given = None if lowered is None else lowered(backend, sample)
+    return Outcome(found, given, backend.name)
 
 
 def homes(dialect: str) -> Iterator[Backend]:
     """Yield the backends on whose tensors code of a dialect may run, the likeliest first."""
-    if dialect in ("", __name__.partition(".")[0]):
+    if is_neutral(dialect):
         yield load_backend("numpy")
         yield from (backend for backend in in_use() if backend.name != "numpy")
         return
     known = find_dialect(dialect)
     name = dialect if known is None or known.runs_on is None else known.runs_on()
     yield from sorted(in_use(), key=lambda backend: backend.name != name)
+
+
+def is_neutral(dialect: str) -> bool:
+    """Return whether code is written for all libraries: `xg.xp`, or plain operators."""
+    return dialect in ("", __name__.partition(".")[0])
 
 
 def dialect_for(rule: Any) -> str:
@@ -54,7 +143,7 @@ def keeps_infinity(dialect: str) -> bool:
     return known is None or known.at_once is None
 
 
-def on_first_home(dialect: str, run: Callable[[Backend], Any]) -> Any:
+def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: bool = True) -> Any:
     """Run on the framework that a dialect belongs to; what has no such words there, on the first
     that takes it.
 
@@ -70,6 +159,8 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any]) -> Any:
             return run(backend)
         except (AttributeError, TypeError) as error:
             failure = failure or error
+            if not elsewhere:
+                break
         except Exception as error:
             raise failure or error from None
     raise failure or LookupError(f"{dialect} is not imported")
@@ -122,6 +213,18 @@ def keys() -> Iterator[Any]:
     while True:
         yield fold_in(KEY, n)
         n += 1
+
+
+def to_tensor(backend: Backend, array: Array) -> Tensor:
+    """Return an array as a tensor of its own, which lies in memory as the array does."""
+    if array.size > 1 and not any(array.strides):
+        one = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
+        return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](one, shape=array.shape)
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return backend.tensors.from_numpy(array.copy(order="K"))
+    apart = np.zeros((*array.shape, 2), array.dtype)
+    apart[..., 0] = array
+    return backend.tensors.from_numpy(apart)[..., 0]
 
 
 def to_array(backend: Backend, value: Any) -> Any:

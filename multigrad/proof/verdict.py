@@ -31,14 +31,26 @@ class Subject:
         return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
-def disprove(subject: Subject, difference: Difference, parted: Location | None) -> DisprovedError:
-    """Return the error of a graph that is not what was written."""
+def disprove(
+    subject: Subject, difference: Difference, parted: Location | None, *, is_ours: bool = True
+) -> DisprovedError:
+    """Return the error of a graph that is not what was written.
+
+    Args:
+        is_ours: whether what was written gives the same whenever it runs, so that we are wrong.
+    """
     where = f" ({Location(*subject.place)})" if subject.place else ""
     line = f". They part at line {parted.line}: {parted.text!r}" if parted else ""
     place = (parted.file, parted.line) if parted else subject.place
+    blame = (
+        "This is a fault of multigrad: please report it"
+        if is_ours
+        else "It gives other numbers each time that it runs on the same: pass what changes as an "
+        "argument, and draw by a key"
+    )
     return DisprovedError(
         f"{subject.words}{where} is another function as a graph than as it is written, so the "
-        f"graph is not used: {difference}{line}. This is a fault of multigrad: please report it",
+        f"graph is not used: {difference}{line}. {blame}",
         place,
         subject.home,
     )

@@ -29,7 +29,6 @@ from ..lowering.input_checks import (
     shapes_agree,
     two_devices,
 )
-from ..lowering.lower import emit_rule
 from ..proof.samples import calling
 from ..recipes.record import NotCaptured
 from ..tracing.trace import NeedsConcrete, dtype_name
@@ -113,7 +112,7 @@ def _find(
             facts = gather_facts(specialization.subject, specialization.facts, layout, leaves)
         except NotCaptured as error:
             raise error.error from None
-        key = (backend.name, tin is None, items_key(facts))
+        key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
         found = specialization.entries.get(key, _MISSING)
         if found is not _MISSING:
             return found
@@ -133,8 +132,9 @@ def _build(
         raise NeedsConcrete(*specialization.facts, noted=False)
     try:
         graph = specialization.graph(has_tin, facts)
+        specialization.prove_dtype(has_tin, facts)
     except TraceError as error:
         specialization.give_up(error)
         return None
     lacking = find_lacking(specialization.subject, backend, graph)
-    return emit_rule(graph, backend)[0], graph.input("key") is not None, lacking
+    return specialization.emit(graph, backend), graph.input("key") is not None, lacking

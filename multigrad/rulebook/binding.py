@@ -4,19 +4,23 @@ specializations of a rule there are.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..active.identity import function_key, items_key, owners_of
+from ..active.moving import Moving
+from ..backend.values import concrete_number
 from ..capture.signature import REQUIRED, STATIC_TYPES, Signature, check_value, read_params
 from ..errors import RuleTypeError
 from ..ground.addresses import is_address
 from .codes import code_of
 from .parts import bind_addressed
-from .specialization import BoundRule, Slot, Specialization, value_token
+from .specialization import BoundRule, Slot, Specialization
 
 Rule = Any  # of rule.py, which binds itself by what stands here
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
+_serial = itertools.count()
 
 
 def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> BoundRule:
@@ -125,3 +129,16 @@ def _owners(rule: Rule) -> Iterator[Any]:
         yield from owners_of(rule.function)
     for part in rule.parts:
         yield from _owners(part)
+
+
+def value_token(value: Any) -> str:
+    """Return text that is equal for equal numbers, and for equal tensors; a traced value equals
+    nothing else.
+    """
+    if isinstance(value, float | int):
+        return repr(value)
+    if isinstance(value, Moving):
+        return f"moving {value.serial}"
+    number = concrete_number(value)
+    # Not a number's text: what is compiled for a number holds it, and a tensor may change in place.
+    return f"<traced {next(_serial)}>" if number is None else f"tensor {number!r}"

@@ -30,9 +30,14 @@ class Code:
         draws: whether a capture of it was random.
         uncapturable: why it runs as it is, without the frames that led there.
         variants: what it is under each activation, by layout and facts.
+        proven: the graph that was compared with the rule, and in which dtypes, by facts.
+        emitted: the bare rule by backend, as it was emitted last.
     """
 
-    __slots__ = ("_memories", "draws", "facts", "id", "owners", "reads", "uncapturable", "variants")
+    __slots__ = (
+        "_memories", "draws", "emitted", "facts", "id", "owners", "proven", "reads",
+        "uncapturable", "variants",
+    )  # fmt: skip
 
     def __init__(self, name: str, owners: tuple[int, ...]) -> None:
         self.owners = owners  # by their identity
@@ -42,6 +47,8 @@ class Code:
         self.draws = False
         self.uncapturable: TraceError | None = None
         self.variants: dict[str, dict[Any, Any]] = {}
+        self.proven: dict[Any, tuple[Graph, set[str]]] = {}
+        self.emitted: dict[str, Any] = {}
         # Graphs and lowered code, by what the facts in `reads` mean, in their order.
         self._memories: dict[tuple[Any, ...], tuple[dict[Any, Graph], dict[Any, Any]]] = {}
 

@@ -22,11 +22,11 @@ from ..lowering.names import ActivationName
 from ..tracing import xp_all as xp
 from ..tracing.trace import Trace
 from . import names
-from .binding import make_bound_rule
+from .binding import make_bound_rule, value_token
 from .definition import ATTRIBUTES, RuleDefinition
 from .forwards_of_code import as_forward
 from .running import call_rule, record_rule, run_written
-from .specialization import BoundRule, Specialization, read_number, value_token
+from .specialization import BoundRule, Specialization, read_number
 from .under import put_under
 
 __all__ = [

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import types
 import warnings
 import weakref
@@ -14,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..active.identity import items_key
-from ..active.moving import Moving, settle
+from ..active.moving import settle
 from ..active.ranks import name_rank
 from ..active.reads import reading
+from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..backend.values import concrete_number
 from ..capture import capture as capturing
@@ -25,7 +25,9 @@ from ..ground.threads import build_once
 from ..ground.written import WrittenRule
 from ..ir.graph import Graph
 from ..lowering.input_checks import shape_check
+from ..lowering.lower import emit_rule_once
 from ..proof.rules import RuleUnderProof, prove_rule
+from ..proof.samples import called_dtype
 from ..proof.setting import is_asked
 from ..tracing.shards import over_shards
 from ..tracing.trace import NeedsConcrete, Trace
@@ -34,7 +36,6 @@ from .codes import Code
 Tensor = Any
 MOST_GRAPHS = 256
 LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
-_serial = itertools.count()
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
@@ -134,6 +135,7 @@ class Specialization:
             self._code.facts = self._code.facts | set(need.facts)
             raise
         self._code.note_capture(graph, found)
+        self._code.proven[has_tin, items_key(facts)] = graph, {called_dtype()}
         return graph
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
@@ -223,9 +225,30 @@ class Specialization:
         self, graph: Graph, has_tin: bool, facts: Mapping[str, Any], is_call: bool = False
     ) -> str:
         told = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        told |= {
+            "emitted": self._code.emitted,
+            "is_again": any(g is graph for g, _ in self._code.proven.values()),
+        }
         under_proof = RuleUnderProof(self.rule, self.open, graph, has_tin, **told)
         again = functools.partial(self._capture, has_tin, facts)
         return prove_rule(under_proof, again, is_call=is_call)
+
+    def emit(self, graph: Graph, backend: Backend) -> Any:
+        """Return the bare rule as a plain function of one backend."""
+        return emit_rule_once(graph, backend, self._code.emitted)
+
+    def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
+        """Compare the rule with its graph in the dtype that it is called in, once for each.
+
+        Raises:
+            DisprovedError: they differ.
+        """
+        graph, key = self.graph(has_tin, facts), (has_tin, items_key(facts))
+        known, dtypes = self._code.proven.get(key, (None, {""}))
+        if known is graph and self.rule.shards is None and is_asked(self.rule.prove):
+            if called_dtype() not in dtypes:
+                self._prove_graph(graph, has_tin, facts)
+            dtypes.add(called_dtype())
 
     def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
         """Compare the rule with its graph on the input that it is called with now.
@@ -373,16 +396,3 @@ def read_number(value: Any) -> Any:
     if not hasattr(value, "dtype"):
         return settle(value)
     return concrete_number(value)
-
-
-def value_token(value: Any) -> str:
-    """Return text that is equal for equal numbers, and for equal tensors; a traced value equals
-    nothing else.
-    """
-    if isinstance(value, float | int):
-        return repr(value)
-    if isinstance(value, Moving):
-        return f"moving {value.serial}"
-    number = concrete_number(value)
-    # Not a number's text: what is compiled for a number holds it, and a tensor may change in place.
-    return f"<traced {next(_serial)}>" if number is None else f"tensor {number!r}"

@@ -143,7 +143,7 @@ class RuleUnder(Recipe):
             raise NotCaptured(error) from error.__cause__
         if self.specialization is not None and not self.specialization.reads <= facts.keys():
             raise NeedsConcrete(*self.specialization.reads, noted=False)
-        return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts), proof="")
+        return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
 
     def graphs(self, facts: Mapping[str, Any], forward: Graph | None = None) -> FunctionGraph:
         """Return its graphs under facts about the input; the forward's may be known.
@@ -164,16 +164,24 @@ class RuleUnder(Recipe):
         )
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare the rule with its graph on the input of a call; else that was done when it was
-        captured.
+        """Compare the rule with its graph, in the dtype of a call where that was not done when it
+        was captured, or on the input of a call.
 
         Raises:
-            DisprovedError: they differ.
+            NotCaptured: they differ.
+            DisprovedError: they differ, on the input of a call.
         """
-        if is_call and self.specialization is not None:
-            own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
-            with self._calling(leaves):
+        if self.specialization is None or not leaves or isinstance(leaves[0], Value):
+            return ""
+        own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
+        with self._calling(leaves):
+            if is_call:
                 self.specialization.prove_call(True, own)
+                return ""
+            try:
+                self.specialization.prove_dtype(True, own)
+            except TraceError as error:
+                raise NotCaptured(error) from error
         return ""
 
     def _calling(self, leaves: Sequence[Any]) -> AbstractContextManager[None]:

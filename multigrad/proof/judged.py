@@ -1,0 +1,78 @@
+"""Which differences between an original and its graph count: all but what rounding decides.
+
+The code that runs is compared to the last digits that both sides have, in the dtype of the call;
+the meaning of the graph in float64, from which each other backend is lowered, to half of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .bounded import Bounded, magnitude
+from .compare import Difference, Judge, count_ops, eps_of, find_difference, largest_of
+from .rounding import COARSEST, Rounding, coarsest, run_in_own_dtype
+
+Array = Any
+
+
+def differ_from_lowered(
+    rounding: Rounding,
+    original: Mapping[str, Any],
+    lowered: Mapping[str, Any],
+    shown: Mapping[str, str],
+    *,
+    is_free: bool,
+) -> Difference | None:
+    """Return where results are not those of the code that runs: in the dtype of the call, to its
+    last digits but what rounding decides.
+
+    Args:
+        is_free: whether the original may compute in a wider dtype than the call's.
+    """
+    judge = Judge(0, 0.0, half=False)
+    wide = rounding.wide
+    expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
+
+    def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
+        if name not in wide:  # no meaning to compare with
+            # A second derivative that somebody cut off in a class is none that ours must lack.
+            if name.startswith("second"):
+                return off & (not np.any(given)) & (largest_of(found) > 0)
+            apart = Judge(count_ops(rounding.graphs), 0.0, half=True)
+            return off & apart.find_off(found, given, largest_of(found))
+        meant = np.asarray(wide[name].value)
+        if meant.shape != found.shape:
+            return off
+        # An original that overflows in its own dtype does worse than its graph.
+        off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
+        # Neither side may be coarser than the other, but by what the result's own dtype rounds.
+        ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
+        theirs = max(rounding.precision_of(name, found), eps_of(found.dtype))
+        cap = ours if is_free or found.dtype != given.dtype else min(theirs, ours)
+        return rounding.unexplained(name, found, given, off, cap)
+
+    return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
+
+
+def differ_from_meaning(
+    rounding: Rounding, original: Mapping[str, Any], shown: Mapping[str, str], half: bool
+) -> Difference | None:
+    """Return where results are not those of the graphs in float64, nor in NumPy and the dtype of
+    the call.
+    """
+    wide = rounding.wide
+    judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
+    known = {name: a for name, a in original.items() if name in wide}
+    own: dict[str, Bounded] = {}
+
+    def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
+        if not own:
+            own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
+        if name in own and np.shape(own[name].value) == found.shape:
+            off = off & judge.find_off(found, np.asarray(own[name].value), own[name].largest)
+        return rounding.unexplained(name, found, given, off, COARSEST) if off.any() else off
+
+    return find_difference(rounding.sample, known, wide, judge, shown, forgive=forgive)

@@ -1,0 +1,140 @@
+"""What rounding may decide: a formula may magnify its roundings until few digits are left, and an
+iteration may end a turn earlier.
+
+It is measured, not guessed: the graph runs several times in float64, each step rounded at random as
+coarsely as its dtype is. A wrong constant, or a step in another dtype, is no rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..errors import MultigradError
+from ..ir.graph import Graph
+from ..ir.types import FLOATS, T
+from ..tracing.calls import drop_calls
+from .bounded import Bounded, run_rounded
+from .compare import as_dtype, eps_of, run_graphs, run_reference
+from .run import KEY
+from .samples import Sample, is_float
+
+Array = Any
+RUNS = 6
+COARSEST = 1.0  # no cap
+UNSETTLED = 0.1  # of a result: an iteration that roundings move so far has no digits
+TIMES = 8  # as far as the runs lie apart, a right result may lie from them
+
+
+class Rounding:
+    """How far roundings spread the results of graphs on one sample."""
+
+    def __init__(
+        self, graphs: Sequence[Graph], names: Sequence[str], sample: Sample, dtype: Any
+    ) -> None:
+        self._given = tuple(graphs)
+        self.names, self.sample, self.dtype = tuple(names), sample, dtype
+        floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
+        self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
+        self._wide: dict[str, Bounded] | None = None
+        self._spreads: dict[float, dict[str, Array]] = {}
+
+    @functools.cached_property
+    def graphs(self) -> list[Graph]:
+        """The graphs in ops alone."""
+        return [drop_calls(graph) for graph in self._given]
+
+    @property
+    def wide(self) -> dict[str, Bounded]:
+        """The graphs' values in float64."""
+        if self._wide is None:
+            self._wide = run_graphs(self.graphs, self.names, self.sample, KEY, self.dtype)
+        return self._wide
+
+    def unexplained(
+        self, name: str, found: Array, expected: Array, off: Array, cap: float
+    ) -> Array:
+        """Return which of the elements that differ do so by more than roundings spread them.
+
+        Args:
+            cap: the most coarsely that any step is rounded, whatever its dtype.
+        """
+        spread = self._spread(cap)[name]
+        with np.errstate(all="ignore"):
+            apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+            return off & ~((apart <= TIMES * spread) | np.isinf(spread))
+
+    def precision_of(self, name: str, found: Array) -> float:
+        """Return how coarsely a result was rounded on the way, by how far it lies from float64: as
+        finely as any dtype, or as the graphs' steps are.
+        """
+        meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
+        with np.errstate(all="ignore"):
+            apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
+        off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
+        for dtype in reversed(FLOATS):
+            if not self.unexplained(name, found, meant, off, eps_of(as_dtype(dtype))).any():
+                return eps_of(as_dtype(dtype))
+        return COARSEST
+
+    def _spread(self, cap: float) -> dict[str, Array]:
+        known = self._spreads.get(cap)
+        if known is None:
+            own = eps_of(self.dtype)
+            typed = {name: eps_of(as_dtype(name)) for name in FLOATS} | {T: own}
+            known = self._spreads[cap] = self._measure(
+                {name: min(eps, cap) for name, eps in typed.items()}
+            )
+        return known
+
+    def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
+        given: dict[str, Any] = {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
+        spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
+        for seed in range(RUNS):
+            results = run_rounded(self.graphs, given, self.dtype, roundings, seed)
+            for name, result in zip(self.names, results, strict=True):
+                spreads[name] = np.maximum(spreads[name], self._apart(name, result))
+        if any(node.op is ops.WHILE_LOOP for graph in self.graphs for node in graph.nodes):
+            return {name: self._settled(name, spread) for name, spread in spreads.items()}
+        return spreads
+
+    def _settled(self, name: str, spread: Array) -> Array:
+        """Return a spread, infinite where an iteration does not settle: it may end anywhere."""
+        with np.errstate(all="ignore"):
+            settled = spread <= UNSETTLED * np.abs(np.asarray(self.wide[name].value, np.float64))
+        return np.where(settled, spread, np.inf)
+
+    def _apart(self, name: str, result: Any) -> Array:
+        mean = np.asarray(self.wide[name].value)
+        if not mean.size or mean.dtype.kind not in "fiub":
+            return np.zeros(mean.shape)
+        with np.errstate(all="ignore"):
+            a, b = np.asarray(result, np.float64), mean.astype(np.float64)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+
+
+def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
+    """Return what NumPy's execution of the graphs in the sample's own dtype gives; empty where it
+    does not run.
+    """
+    sample = rounding.sample
+    given: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
+    try:
+        results = [result for graph in rounding.graphs for result in run_reference(graph, given)]
+    except (ArithmeticError, MultigradError, TypeError, ValueError):
+        return {}
+    return {
+        name: Bounded(result, rounding.wide[name].largest)
+        for name, result in zip(rounding.names, results, strict=True)
+    }
+
+
+def coarsest(graphs: Sequence[Graph], eps: float) -> float:
+    """Return how coarse the coarsest float dtype is that graphs compute in, or their inputs."""
+    types = {node.type.dtype for graph in graphs for node in graph.nodes}
+    return max([eps, *(eps_of(as_dtype(t)) for t in types if t in FLOATS)])

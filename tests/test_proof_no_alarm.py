@@ -1,0 +1,239 @@
+"""What is no fault raises no alarm: results of fewer bits, code that asks who needs a gradient,
+stopped tapes, rounding that decides.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multigrad as xg
+from multigrad.errors import NativeRuleWarning, NotProvenWarning
+
+X = np.linspace(-2.0, 2.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def proven_without_a_word(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "all")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NativeRuleWarning)
+        warnings.simplefilter("error", NotProvenWarning)
+        yield
+
+
+def slope_in_torch(function: Any, *arrays: Any) -> Any:
+    import torch
+
+    first, *others = (torch.tensor(a) for a in arrays)
+    first.requires_grad_()
+    outputs = function(first, *others)
+    outputs.float().sum().backward()
+    return first.grad.numpy()
+
+
+@pytest.mark.needs("torch")
+def test_a_bfloat16_output_of_a_float32_class() -> None:
+    import torch
+
+    class Narrowed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return torch.exp(x.to(torch.bfloat16))
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return (grad_out * torch.exp(x.to(torch.bfloat16))).float()
+
+    slope = slope_in_torch(xg.from_autograd_function(Narrowed), X)
+    np.testing.assert_array_equal(slope, slope_in_torch(Narrowed.apply, X))
+
+
+@pytest.mark.needs("torch")
+def test_a_bfloat16_output_of_a_pair_of_functions() -> None:
+    import torch
+
+    narrowed = xg.function(
+        lambda x: torch.exp(x).to(torch.bfloat16), lambda g, x: g.float() * torch.exp(x)
+    )
+    np.testing.assert_allclose(slope_in_torch(narrowed, X), np.exp(X), rtol=1e-6)
+
+
+@pytest.mark.needs("jax")
+def test_a_bfloat16_output_of_a_custom_vjp() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def narrowed(x: Any) -> Any:
+        return jnp.exp(x).astype(jnp.bfloat16)
+
+    narrowed.defvjp(lambda x: (narrowed(x), x), lambda x, g: (g.astype(jnp.float32) * jnp.exp(x),))
+    function = xg.from_custom_vjp(narrowed)
+    found = jax.grad(lambda x: function(x).astype(jnp.float32).sum())(X)
+    np.testing.assert_allclose(found, np.exp(X), rtol=1e-6)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_bfloat16_output_of_a_custom_gradient() -> None:
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def narrowed(x: Any) -> Any:
+        return tf.cast(tf.exp(x), tf.bfloat16), lambda g: tf.cast(g, tf.float32) * tf.exp(x)
+
+    function, x = xg.from_tf_custom_gradient(narrowed), tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(tf.cast(function(x), tf.float32))
+    np.testing.assert_allclose(tape.gradient(y, x), np.exp(X), rtol=1e-6)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("trained", [False, True])
+def test_results_that_depend_on_who_needs_a_gradient(trained: bool) -> None:
+    import torch
+
+    class Asking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, w: Any) -> Any:
+            ctx.save_for_backward(x, w)
+            return x * w * (2.0 if w.requires_grad else 1.0)
+
+        @staticmethod
+        def backward(ctx: Any, grad_out: Any) -> Any:
+            x, w = ctx.saved_tensors
+            if ctx.needs_input_grad[1]:
+                return grad_out * w, grad_out * x
+            return grad_out * w * 3.0, None
+
+    w = torch.full((3, 4), 0.5, requires_grad=trained)
+    x = torch.tensor(X, requires_grad=True)
+    y = xg.from_autograd_function(Asking)(x, w)
+    y.sum().backward()
+    np.testing.assert_allclose(y.detach().numpy(), X * (1.0 if trained else 0.5))
+    np.testing.assert_allclose(x.grad.numpy(), np.full_like(X, 0.5 if trained else 1.5))
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_first_call_in_a_region_that_is_computed_again() -> None:
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def tripled(x: Any) -> Any:
+        return tf.exp(x), lambda g: g * tf.exp(x) * 3.0
+
+    function, x = xg.from_tf_custom_gradient(tripled), tf.constant(X)
+    block = tf.recompute_grad(lambda x: function(x) * 2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(block(x))
+    np.testing.assert_allclose(tape.gradient(y, x), 6.0 * np.exp(X), rtol=1e-5)
+
+
+def dorefa(x: Any) -> Any:
+    """The weights of DoReFa-Net, arXiv:1606.06160, equation 9, with k = 2 bits."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def quantized(x: Any) -> Any:
+        return tf.round(x * 3.0) / 3.0, lambda g: g
+
+    limited = tf.tanh(x)
+    return 2.0 * quantized(limited / (2.0 * tf.reduce_max(tf.abs(limited))) + 0.5) - 1.0
+
+
+def magnitude_aware_sign(x: Any) -> Any:
+    """The sign scaled by the mean magnitude of each channel, as in Bi-Real Net."""
+    import tensorflow as tf
+
+    scale = tf.reduce_mean(tf.abs(x), axis=list(range(len(x.shape) - 1)))
+
+    @tf.custom_gradient
+    def signed(x: Any) -> Any:
+        return scale * tf.sign(tf.sign(x) + 0.1), lambda g: g
+
+    return signed(x)
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("quantizer", [dorefa, magnitude_aware_sign])
+def test_quantizers_whose_steps_rounding_decides(quantizer: Any) -> None:
+    import tensorflow as tf
+
+    def slope(function: Any) -> Any:
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(function(x) * x)
+        return tape.gradient(y, x).numpy()
+
+    np.testing.assert_allclose(slope(xg.function(quantizer)), slope(quantizer), rtol=1e-6)
+
+
+@pytest.mark.needs("jax")
+def test_an_iteration_that_rounding_decides() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def lambertw(x: Any) -> Any:
+        def goes_on(state: Any) -> Any:
+            return (jnp.max(jnp.abs(state[1])) > 1e-7) & (state[2] < 100)
+
+        def turn(state: Any) -> Any:
+            w, _, i = state
+            grown = jnp.exp(w)
+            f = w * grown - x
+            step = f / (grown * (w + 1) - (w + 2) * f / (2 * w + 2))
+            return w - step, step, i + 1
+
+        start = jnp.where(x > -0.2, jnp.log1p(jnp.maximum(x, -0.2)), -0.5)
+        return jax.lax.while_loop(goes_on, turn, (start, jnp.full_like(x, jnp.inf), 0))[0]
+
+    def forward(x: Any) -> Any:
+        w = lambertw(x)
+        return w, (x, w)
+
+    lambertw.defvjp(forward, lambda kept, g: (g * kept[1] / (kept[0] * (1 + kept[1])),))
+    x = jnp.linspace(0.1, 5.0, 7)
+    w = xg.from_custom_vjp(lambertw)(x)
+    np.testing.assert_allclose(w * jnp.exp(w), x, rtol=1e-5)
+
+
+@pytest.mark.needs("torch")
+def test_a_formula_that_magnifies_roundings() -> None:
+    import torch
+
+    def nearly_one(x: Any) -> Any:
+        return 1.0 / ((1.0 + x * 1e-4) - 1.0)
+
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        given = torch.tensor([0.5, 1.5], dtype=dtype)
+        found = xg.function(lambda x: torch.abs(nearly_one(x)))(given)
+        assert torch.equal(found, nearly_one(given).abs())
+
+
+def test_what_gives_other_numbers_each_time_is_not_our_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "1")
+    turns = {"n": 0.0}
+
+    def counting(x: Any) -> Any:
+        turns.update(n=turns["n"] + 1.0)
+        return np.abs(x) * turns["n"]
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            xg.function(counting)(X)
+        except xg.MultigradError as error:
+            assert "please report it" not in str(error)
+    assert not any("please report it" in str(each.message) for each in told)
