@@ -14,6 +14,7 @@ from mlx import nn
 from multigrad.backend import dialects
 
 from . import bridge, importer, random
+from .library_types import TYPES
 
 Tensor = Any
 xp = dialects.xp
@@ -120,5 +121,6 @@ dialects.register_dialect(
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,
         generators=generators,
+        types=TYPES,
     ),
 )

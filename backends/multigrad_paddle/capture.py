@@ -18,6 +18,7 @@ from multigrad.backend import dialects
 
 from . import importer
 from .capture_functions import HANDLERS, METHODS, identity
+from .library_types import TYPES
 
 Handler = Callable[..., Any]
 # What labels, places or types a result has no meaning in a rule unless it is given.
@@ -142,6 +143,7 @@ dialects.register_dialect(
         keeps=importer.is_custom_gradient,
         interceptions=importer.INTERCEPTIONS,
         generators=generators,
+        types=TYPES,
         habits=dialects.Habits(plus_copies=False, small_integers_wrap=True, sorts_anew=True),
     ),
 )

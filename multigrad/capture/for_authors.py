@@ -21,13 +21,16 @@ from .dialect import Dialect, Habits, find_dialect, register_dialect
 from .index_arrays import add_at
 from .names import named
 from .symbols import SymbolicDType, SymbolicShape
+from .type_oracle import StandInCall, TypeOracle, run_each
 
 __all__ = [
     "Dialect",
     "Habits",
     "NeedsConcrete",
+    "StandInCall",
     "SymbolicDType",
     "SymbolicShape",
+    "TypeOracle",
     "Value",
     "add_at",
     "cast",
@@ -37,6 +40,7 @@ __all__ = [
     "methods",
     "named",
     "register_dialect",
+    "run_each",
     "xp",
 ]
 
