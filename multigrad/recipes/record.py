@@ -40,6 +40,7 @@ from ..lowering.function_graph import FunctionGraph, name_cotangents
 from ..passes.outputs import drop_marks, given_by_forward, marks
 from ..passes.simplify import simplify, without_stops
 from ..proof.functions import FunctionUnderProof, prove_function
+from ..proof.verdict import Subject, leave_open
 from ..tracing import xp_all as xp
 from ..tracing.assertions import ENTRANCES
 from ..tracing.axes import known_shape
@@ -191,6 +192,7 @@ class _Recording:
         if trace.is_once or not recorded.second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
+        self.tell_types()
         first_order = recorded.first_order
         graphs = FunctionGraph(
             trace.name,
@@ -212,6 +214,14 @@ class _Recording:
         return Variant(
             graphs, layout, outputs, fixed, facts, lacks=trace.lacks, assumed=assumed, notes=notes
         )
+
+    def tell_types(self) -> None:
+        """Say of which calls no library could tell the type, where all is to be proven."""
+        calls = ", ".join(self.trace.types.unconfirmed)
+        if calls:
+            code = next((getattr(f, "__code__", None) for f in self.recipe.functions()), None)
+            subject = Subject(self.recipe.subject, code, "")
+            leave_open(subject, f"no library says what dtype these give: {calls}")
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return what stands for a leaf while it is recorded."""
