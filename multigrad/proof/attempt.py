@@ -66,6 +66,7 @@ class Attempt:
         infinite: whether inf and NaN mean the same on both sides.
         is_again: whether the graphs were compared in another dtype already: float64's meaning of
             them is the same in each.
+        is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
         ties: whether a derivative on an edge is compared: frameworks differ in theirs.
     """
 
@@ -84,6 +85,7 @@ class Attempt:
     complete: Callable[[Sample], Sample] = _as_it_is
     whole: tuple[Slot, ...] | None = None
     is_neutral: bool = False
+    is_generic: bool = False
     ties: bool = True
     replays: bool = True
     infinite: bool = True
@@ -290,14 +292,25 @@ def _differ(
         known = {name: a for name, a in original.items() if name in outcome.lowered}
         if not are_equal(known, outcome.lowered):
             difference = differ_from_lowered(
-                rounding, known, outcome.lowered, shown, is_free=is_free
+                rounding,
+                known,
+                outcome.lowered,
+                shown,
+                is_free=is_free,
+                is_generic=attempt.is_generic,
             )
     if difference is not None:
         return difference
     # What overflows says nothing of meanings; the call's own values are as good as any.
     told = attempt.is_again or sample.label in (samples.FAR, samples.OWN)
     if is_call or not told or outcome.lowered is None:
-        return differ_from_meaning(rounding, original, shown, half=outcome.lowered is not None)
+        return differ_from_meaning(
+            rounding,
+            original,
+            shown,
+            half=outcome.lowered is not None,
+            is_generic=attempt.is_generic,
+        )
     return None
 
 

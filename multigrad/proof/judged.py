@@ -25,14 +25,18 @@ def differ_from_lowered(
     shown: Mapping[str, str],
     *,
     is_free: bool,
+    is_generic: bool,
 ) -> Difference | None:
     """Return where results are not those of the code that runs: in the dtype of the call, to its
     last digits but what rounding decides.
 
     Args:
         is_free: whether the original may compute in a wider dtype than the call's.
+        is_generic: whether numbers take the dtype of what they meet, whatever a library makes of
+            `where(mask, 1.0, 0.1)`.
     """
     judge = Judge(0, 0.0, half=False)
+    least = rounding.eps_of_numbers() if is_generic else 0.0
     wide = rounding.wide
     expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
@@ -48,17 +52,25 @@ def differ_from_lowered(
             return off
         # An original that overflows in its own dtype does worse than its graph.
         off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
+        if is_free:
+            half = Judge(count_ops(rounding.graphs), rounding.eps, half=True)
+            off = off & half.find_off(found, meant, wide[name].largest)
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
         ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
         theirs = max(rounding.precision_of(name, found), eps_of(found.dtype))
         cap = ours if is_free or found.dtype != given.dtype else min(theirs, ours)
-        return rounding.unexplained(name, found, given, off, cap)
+        return rounding.unexplained(name, found, given, off, cap, least=least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
 
 
 def differ_from_meaning(
-    rounding: Rounding, original: Mapping[str, Any], shown: Mapping[str, str], half: bool
+    rounding: Rounding,
+    original: Mapping[str, Any],
+    shown: Mapping[str, str],
+    *,
+    half: bool,
+    is_generic: bool,
 ) -> Difference | None:
     """Return where results are not those of the graphs in float64, nor in NumPy and the dtype of
     the call.
@@ -67,12 +79,15 @@ def differ_from_meaning(
     judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
     known = {name: a for name, a in original.items() if name in wide}
     own: dict[str, Bounded] = {}
+    least = rounding.eps_of_numbers() if is_generic else 0.0
 
     def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
         if not own:
             own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in own and np.shape(own[name].value) == found.shape:
             off = off & judge.find_off(found, np.asarray(own[name].value), own[name].largest)
-        return rounding.unexplained(name, found, given, off, COARSEST) if off.any() else off
+        if not off.any():
+            return off
+        return rounding.unexplained(name, found, given, off, COARSEST, least=least)
 
     return find_difference(rounding.sample, known, wide, judge, shown, forgive=forgive)

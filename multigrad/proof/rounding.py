@@ -41,7 +41,7 @@ class Rounding:
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
         self._wide: dict[str, Bounded] | None = None
-        self._spreads: dict[float, dict[str, Array]] = {}
+        self._spreads: dict[tuple[float, float], dict[str, Array]] = {}
 
     @functools.cached_property
     def graphs(self) -> list[Graph]:
@@ -56,14 +56,22 @@ class Rounding:
         return self._wide
 
     def unexplained(
-        self, name: str, found: Array, expected: Array, off: Array, cap: float
+        self,
+        name: str,
+        found: Array,
+        expected: Array,
+        off: Array,
+        cap: float,
+        *,
+        least: float = 0.0,
     ) -> Array:
         """Return which of the elements that differ do so by more than roundings spread them.
 
         Args:
             cap: the most coarsely that any step is rounded, whatever its dtype.
+            least: how coarsely each is at least.
         """
-        spread = self._spread(cap)[name]
+        spread = self._spread(cap, least)[name]
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
             return off & ~((apart <= TIMES * spread) | np.isinf(spread))
@@ -81,13 +89,21 @@ class Rounding:
                 return eps_of(as_dtype(dtype))
         return COARSEST
 
-    def _spread(self, cap: float) -> dict[str, Array]:
-        known = self._spreads.get(cap)
+    def eps_of_numbers(self) -> float:
+        """Return float32's eps where a number that the graphs read has more digits, else 0."""
+        nodes = (node for graph in self.graphs for node in graph.nodes)
+        numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
+        numbers += self.sample.numbers.values()
+        floats = [value for value in numbers if isinstance(value, float)]
+        return eps_of("float32") if any(v != float(np.float32(v)) for v in floats) else 0.0
+
+    def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:
+        known = self._spreads.get((cap, least))
         if known is None:
             own = eps_of(self.dtype)
             typed = {name: eps_of(as_dtype(name)) for name in FLOATS} | {T: own}
-            known = self._spreads[cap] = self._measure(
-                {name: min(eps, cap) for name, eps in typed.items()}
+            known = self._spreads[cap, least] = self._measure(
+                {name: max(min(eps, cap), least) for name, eps in typed.items()}
             )
         return known
 

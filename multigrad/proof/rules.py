@@ -95,6 +95,7 @@ def prove_rule(
         fixed=frozenset(name for name in given.runtime if f"param:{name}" in given.facts),
         dtypes={},  # of a rule's result: the input's, whatever constants are made of
         is_neutral=True,
+        is_generic=True,
         acts=may_act(*functions),
         is_random=given.graph.input("key") is not None,
         run=_runs(given, dialects, functions),
