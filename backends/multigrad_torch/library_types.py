@@ -49,8 +49,8 @@ def is_made_of_others(form: Any) -> bool:
 # They do no more than call a kernel of another name.
 KERNELS = frozenset(
     """
-    batch_norm group_norm instance_norm layer_norm prelu rms_norm scaled_dot_product_attention
-    std var
+    batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
+    scaled_dot_product_attention std var
     """.split()  # noqa: SIM905
 )
 

@@ -84,6 +84,7 @@ ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", 
 ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
 MOST_ELEMENTS = 65_536  # of tensors in their own shapes
 MOST_ANSWERS = 16_384
+JUMPS = (ops.FLOOR_DIVIDE,)
 UNKNOWN = "not asked yet"
 _answers: dict[Any, Any] = {}
 
@@ -255,8 +256,10 @@ class LibraryTypes:
             return False
         operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
         made = [x.node for x in leaves_of(result) if isinstance(x, Value) and _own(x) == T]
-        steps = sum(len(steps_between(node, operands)) for node in made)
-        return steps > len(made) and oracle.is_wide(function)
+        steps = [step for node in made for step in steps_between(node, operands)]
+        # Of a number that 16 bits round, the quotient is another one.
+        jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
+        return (jumps or len(steps) > len(made)) and oracle.is_wide(function)
 
     def _in_float32(self, x: Any) -> Any:
         return self.cast(x, "float32") if _own(x) == T else x
