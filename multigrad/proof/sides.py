@@ -5,7 +5,7 @@ or the framework's autodiff, and what its graphs are lowered to there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,12 @@ from ..calls.recipe import Recipe, Variant
 from ..errors import BackendNotFound
 from ..ground.threads import build_once
 from ..ground.trees import optree
+from ..ir.types import dtype_name
 from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs
+from ..ops.numerics import as_numpy_dtype
 from . import samples
+from .endless import uncounted
 from .run import KEY, to_array, to_tensor
 from .samples import Sample
 
@@ -39,12 +42,14 @@ class FunctionUnderProof:
 
     Attributes:
         acts: whether the original may have side effects, so that it runs once.
+        rehearsed: what has been traced of both sides; None: it needs values.
     """
 
     recipe: Recipe
     variant: Variant
     leaves: Sequence[Any]
     acts: bool = False
+    rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
     @property
     def graphs(self) -> FunctionGraph:
@@ -81,12 +86,93 @@ class FunctionUnderProof:
 
 def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
     """Run the user's code; outputs, then gradients, by name."""
-    return _run(given, backend, sample, partial(_original, given, backend))
+    side = partial(_original, given, backend)
+    found = _rehearse(given, backend, sample, side)
+    return _run(given, backend, sample, side) if found is None else found
 
 
 def run_lowered(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
     """Run what the graphs are lowered to."""
-    return _run(given, backend, sample, partial(_lowered, given, backend))
+    side = partial(_lowered, given, backend)
+    found = _rehearse(given, backend, sample, side)
+    return _run(given, backend, sample, side) if found is None else found
+
+
+def _rehearse(
+    given: FunctionUnderProof,
+    backend: Backend,
+    sample: Sample,
+    side: Callable[[Sequence[Any]], Outputs],
+) -> dict[str, Any] | None:
+    """Do the same by what is traced once for all samples; None where that cannot be."""
+    if backend.autodiff.rehearse is None or given.graphs.is_random:
+        return None
+    graphs = given.graphs
+    seeds = [n for n in graphs.seeds if n is not None and n not in sample.absent]
+    names = (*[leaf.name for leaf in given.layout.tensors], *seeds)
+    arrays = [sample.arrays[name] for name in names]
+
+    def filled(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
+        known = dict(zip(names, tensors, strict=True))
+        leaves = [leaf.value for leaf in given.layout.leaves]
+        for i, leaf in enumerate(given.layout.leaves):
+            if leaf.kind != "static":
+                leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
+        return leaves, [known.get(name) for name in graphs.seeds]
+
+    def first(*tensors: Tensor) -> dict[str, Any]:
+        leaves, cotangents = filled(tensors)
+        outputs, pull = side(leaves)
+        found = dict(zip(graphs.outputs, outputs, strict=True))
+        rows = zip(graphs.seeds, outputs, strict=True)
+        fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
+        if pull is None or not given.asked or not fits:
+            return found
+        gradients = pull(cotangents)
+        return found | {f"gradient of {name}": gradients[name] for name in given.asked}
+
+    def second(*tensors: Tensor) -> dict[str, Any]:
+        like = {name: found[f"gradient of {name}"] for name in given.asked}
+        return _second(given, backend, filled(tensors), like, side)
+
+    compute = _traced(given, backend, sample, (side.func, "first"), first, arrays)
+    if compute is None:
+        return None
+    found = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
+    if sample.label != samples.DRAWN or not all(f"gradient of {n}" in found for n in given.asked):
+        return found  # more derivatives are compared of drawn numbers only
+    zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
+    again = compute(*zeros)
+    for name in given.asked:
+        found[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
+    if given.acts:
+        return found
+    twice = _traced(given, backend, sample, (side.func, "second"), second, arrays)
+    more = {} if twice is None else twice(*arrays)
+    return found | {name: as_array(backend, value) for name, value in more.items()}
+
+
+def _traced(
+    given: FunctionUnderProof,
+    backend: Backend,
+    sample: Sample,
+    what: tuple[Any, str],
+    run: Callable[..., Any],
+    arrays: Sequence[Array],
+) -> Callable[..., Any] | None:
+    """Return what a function computes of arrays like these, traced once; None: it needs values."""
+    likes = tuple((array.shape, array.dtype) for array in arrays)
+    key = (what, likes, tuple(sample.numbers.items()), sample.absent)
+    if key not in given.rehearsed:
+        assert backend.autodiff.rehearse is not None
+        try:
+            with uncounted():
+                given.rehearsed[key] = backend.autodiff.rehearse(run, arrays)
+        except Exception:  # of a trace; what the code itself raises, it raises again
+            if given.acts:
+                raise
+            given.rehearsed[key] = None
+    return given.rehearsed[key]
 
 
 def _run(
@@ -112,7 +198,8 @@ def _run(
     if sample.label == samples.DRAWN and not given.acts and not graphs.is_random:
         again = pull([None if c is None else c * 0 for c in cotangents])
         found |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in given.asked}
-        found |= _second(given, backend, (leaves, cotangents), gradients, side)
+        more = _second(given, backend, (leaves, cotangents), gradients, side)
+        found |= {name: as_array(backend, value) for name, value in more.items()}
     return found
 
 
@@ -151,8 +238,7 @@ def _second(
     except Exception:  # it has none, and says so
         return {}
     return {
-        f"second derivative of {name}": as_array(backend, each)
-        for name, each in zip(given.asked, found, strict=False)
+        f"second derivative of {name}": each for name, each in zip(given.asked, found, strict=False)
     }
 
 
@@ -289,7 +375,8 @@ def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
     """Return a cotangent; of a tensor that carries no gradient, zeros, as a capture has it."""
     if cotangent is not None or owner_of(output) is None:
         return cotangent
-    return backend.tensors.from_numpy(np.zeros_like(np.asarray(backend.tensors.to_numpy(output))))
+    dtype = as_numpy_dtype(dtype_name(output.dtype))
+    return backend.tensors.from_numpy(np.zeros(tuple(output.shape), dtype))
 
 
 def as_array(backend: Backend, value: Any) -> Array | None:
