@@ -50,7 +50,7 @@ def is_made_of_others(form: Any) -> bool:
 KERNELS = frozenset(
     """
     batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
-    scaled_dot_product_attention std var
+    scaled_dot_product_attention std truediv var
     """.split()  # noqa: SIM905
 )
 

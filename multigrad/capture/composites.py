@@ -14,11 +14,16 @@ Tensor = Any
 
 
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-    return xp.add(x, xp.multiply(value, xp.multiply(a, b)))
+    return xp.add(x, xp.multiply(_times(value, a), b))
 
 
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-    return xp.add(x, xp.multiply(value, xp.divide(a, b)))
+    return xp.add(x, xp.divide(_times(value, a), b))
+
+
+def _times(value: Any, a: Tensor) -> Tensor:
+    """The factor comes first, as in torch: the product of the tensors may overflow."""
+    return a if type(value) in (int, float) and value == 1 else xp.multiply(value, a)
 
 
 def bernoulli(x: Tensor, *, generator: Any = None) -> Tensor:

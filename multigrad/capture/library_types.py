@@ -14,6 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +40,7 @@ from ..passes.facts import needed_shapes
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast, cast_node
 from .arrays import Values
-from .dialect import Dialect, find_dialect
+from .dialect import Dialect, find_dialect, registered_dialects
 from .extremes import Extremes
 from .items import is_number
 from .symbols import SymbolicDType
@@ -87,6 +88,23 @@ MOST_ANSWERS = 16_384
 JUMPS = (ops.FLOOR_DIVIDE,)
 UNKNOWN = "not asked yet"
 _answers: dict[Any, Any] = {}
+_modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", default=None)
+
+
+def modes_now() -> dict[str, Any]:
+    """Return what each library is set to."""
+    known = registered_dialects().items()
+    return {name: dialect.types.mode() for name, dialect in known if dialect.types is not None}
+
+
+@contextmanager
+def keeping_modes() -> Iterator[None]:
+    """Let captures within see what the libraries are set to now, whatever they set inside."""
+    reset = _modes.set(_modes.get() or modes_now())
+    try:
+        yield
+    finally:
+        _modes.reset(reset)
 
 
 class LibraryTypes:
@@ -103,7 +121,7 @@ class LibraryTypes:
         self.expected = ""
         self.unconfirmed: dict[str, None] = {}
         self._is_inside = False
-        self._modes: dict[str, Any] = {}
+        self._modes = _modes.get() or modes_now()
 
     # --- a call -----------------------------------------------------------------------------------
     def confirmed(
@@ -259,7 +277,16 @@ class LibraryTypes:
         steps = [step for node in made for step in steps_between(node, operands)]
         # Of a number that 16 bits round, the quotient is another one.
         jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
-        return (jumps or len(steps) > len(made)) and oracle.is_wide(function)
+        return (jumps or len(steps) > len(made) or self._is_beside_wider(given)) and (
+            oracle.is_wide(function)
+        )
+
+    def _is_beside_wider(self, given: Any) -> bool:
+        """Return whether a tensor without axes that gives way holds more than 16 bits do."""
+        oracle = self._oracle()
+        tensors = [x for x in leaves_of(given) if getattr(x, "dtype", None) is not None]
+        marks = [self.mark(x) for x in tensors] if oracle and oracle.ranks_count else []
+        return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
     def _in_float32(self, x: Any) -> Any:
         return self.cast(x, "float32") if _own(x) == T else x
@@ -327,10 +354,9 @@ class LibraryTypes:
         return None if dialect is None else dialect.types
 
     def _mode(self) -> Any:
-        """Return what the library was set to where the capture began."""
-        name = self.trace.dialect
-        if name not in self._modes:
-            oracle = self._oracle()
+        """Return what the library was set to where the capture began: captures set it themselves."""
+        oracle, name = self._oracle(), self.trace.dialect
+        if name not in self._modes:  # of a library that was imported since
             self._modes[name] = None if oracle is None else oracle.mode()
         return self._modes[name]
 

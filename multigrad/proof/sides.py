@@ -135,7 +135,7 @@ def _rehearse(
         like = {name: found[f"gradient of {name}"] for name in given.asked}
         return _second(given, backend, filled(tensors), like, side)
 
-    compute = _traced(given, backend, sample, (side.func, "first"), first, arrays)
+    compute = _traced(given, backend, sample, (side.func, "first"), run=first, arrays=arrays)
     if compute is None:
         return None
     found = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
@@ -147,7 +147,7 @@ def _rehearse(
         found[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
     if given.acts:
         return found
-    twice = _traced(given, backend, sample, (side.func, "second"), second, arrays)
+    twice = _traced(given, backend, sample, (side.func, "second"), run=second, arrays=arrays)
     more = {} if twice is None else twice(*arrays)
     return found | {name: as_array(backend, value) for name, value in more.items()}
 

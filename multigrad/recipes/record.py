@@ -27,7 +27,7 @@ from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
-from ..capture.library_types import LibraryTypes
+from ..capture.library_types import LibraryTypes, keeping_modes
 from ..capture.readings import written_in
 from ..capture.tracer import V
 from ..capture.witness import Witness
@@ -72,6 +72,7 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
     reset = _in_progress.set((*_in_progress.get(), own))
     try:
         with (
+            keeping_modes(),
             intercepting(),
             passing() as watched,
             reading() as found,
