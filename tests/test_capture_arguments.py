@@ -61,6 +61,7 @@ UNREAD: dict[str, str] = {
 }  # fmt: skip
 # The same of one function; "*" for what refuses all calls.
 UNREAD_BY: dict[tuple[str, str], str] = {
+    ("never", "function"): "it is so of every function", ("always", "function"): "likewise",
     ("itself", "args"): "what says where a value is, and no more",
     ("rand", "dtype"): WEAK, ("randn", "dtype"): WEAK, ("rand_like", "dtype"): WEAK,
     ("randn_like", "dtype"): WEAK, ("normal", "dtype"): WEAK, ("uniform", "dtype"): WEAK,

@@ -354,7 +354,7 @@ class LibraryTypes:
         return None if dialect is None else dialect.types
 
     def _mode(self) -> Any:
-        """Return what the library was set to where the capture began: captures set it themselves."""
+        """Return what the library was set to where the capture began; captures set it anew."""
         oracle, name = self._oracle(), self.trace.dialect
         if name not in self._modes:  # of a library that was imported since
             self._modes[name] = None if oracle is None else oracle.mode()

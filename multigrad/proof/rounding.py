@@ -95,7 +95,8 @@ class Rounding:
         numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
         numbers += self.sample.numbers.values()
         floats = [value for value in numbers if isinstance(value, float)]
-        return eps_of("float32") if any(v != float(np.float32(v)) for v in floats) else 0.0
+        with np.errstate(over="ignore"):
+            return eps_of("float32") if any(v != float(np.float32(v)) for v in floats) else 0.0
 
     def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:
         known = self._spreads.get((cap, least))
