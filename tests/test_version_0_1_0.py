@@ -97,6 +97,7 @@ CAPTURED_ANEW = {
     "in_torch": "torch's clamp gives all of its gradient at the limit, maximum half",
     "custom_vjp": "its rule calls it, but its backward reads no output: it keeps none",
     "custom_jvp": "the same",
+    "derived": "its table is of float64, which NumPy makes of float32 beside it",
 }
 
 

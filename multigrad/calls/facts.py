@@ -20,7 +20,7 @@ from ..active.reads import is_read, look_up
 from ..capture.memory import is_in_order
 from ..errors import TraceError
 from ..ir.types import FLOATS, T, dtype_name
-from ..passes.facts import GIVEN, needed_shapes
+from ..passes.facts import GIVEN, LIBRARY, needed_shapes
 from ..tracing.answers import place_of
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value
@@ -61,6 +61,9 @@ def gather_facts(
         value = leaves[index]
         if what == "dtype":
             facts[fact] = layout.dtype or dtype_name(value.dtype)
+        elif what == LIBRARY:
+            owner = owner_of(value)
+            facts[fact] = "" if owner is None else owner.name
         elif what == "device_type":
             facts[fact] = device_type(value)
         elif what == "gradient":
@@ -170,6 +173,8 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return True
     if what == "device_type":
         return place_of(trace)
+    if what == LIBRARY:
+        return library_of(trace)
     if what == "gradient" and not _may_ask(value):
         return False
     if what in ("gradient", "strided"):  # the function around it drops what nobody asks for
@@ -191,6 +196,19 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
     if shape is None:
         raise NeedsConcrete(*needed_shapes(value.node))
     return tuple(shape)
+
+
+def library_of(trace: Trace) -> str:
+    """Return the library that symbols belong to.
+
+    Raises:
+        NeedsConcrete: that of the call's tensors has to be known.
+    """
+    if trace.types_of != "tensors":
+        return trace.dialect if trace.types_of == "code" else ""
+    if LIBRARY not in trace.facts:
+        raise NeedsConcrete(LIBRARY)
+    return trace.facts[LIBRARY]
 
 
 def _has_attribute(trace: Trace, what: str, value: Any) -> bool:

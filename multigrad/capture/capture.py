@@ -30,7 +30,7 @@ from .dialect import (
     require_dialect,
 )
 from .libraries import is_library_file
-from .readings import readings_of
+from .readings import CODE, readings_of, whose_types
 from .substitute import substitute
 from .tracer import V
 from .witness import Witness
@@ -291,8 +291,9 @@ def run_or_import(
     plain = plain_function(function)
     if library:
         require_dialect(library)
-    before = trace.dialect, trace.readings
+    before = trace.dialect, trace.readings, trace.types_of
     trace.readings = (library,) if library else readings_of(plain) if plain else ()
+    trace.types_of = CODE if library else whose_types(plain, trace.readings)
     trace.dialect = next(iter(trace.readings), "")
     if trace.dialect:
         trace.routes.setdefault(trace.dialect, "")
@@ -328,5 +329,5 @@ def run_or_import(
         trace.routes = {**routes, trace.dialect: dialect.import_route}
         return result
     finally:
-        trace.latest = trace.readings
-        trace.dialect, trace.readings = before
+        trace.latest, trace.latest_types = trace.readings, trace.types_of
+        trace.dialect, trace.readings, trace.types_of = before

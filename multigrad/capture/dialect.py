@@ -261,8 +261,8 @@ def record_call(
         changed = trace.overriding.call(trace, dialect, function, args, kwargs)
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
-    before = trace.dialect, trace.readings
-    trace.dialect, trace.readings = dialect, (dialect,)
+    before = trace.dialect, trace.readings, trace.types_of
+    trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), "code"
     try:
         if trace.types is None:
             result = handler(*args, **kwargs)
@@ -272,7 +272,7 @@ def record_call(
     except TypeError as error:
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     finally:
-        trace.dialect, trace.readings = before
+        trace.dialect, trace.readings, trace.types_of = before
 
 
 def describe_routes(trace: Trace) -> str:

@@ -36,13 +36,14 @@ from ..ir.types import (
     dtype_name,
 )
 from ..ops.results import PER_ELEMENT
-from ..passes.facts import needed_shapes
+from ..passes.facts import LIBRARY, needed_shapes
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast, cast_node
 from .arrays import Values
 from .dialect import Dialect, find_dialect, registered_dialects
 from .extremes import Extremes
 from .items import is_number
+from .readings import CODE, TENSORS
 from .symbols import SymbolicDType
 from .type_oracle import (
     DEPENDS,
@@ -138,6 +139,8 @@ class LibraryTypes:
             TypeError: the graph's ops do not compute in that type.
             NeedsConcrete: the type depends on the dtype or the rank of an input.
         """
+        if not self._is_inside and self._depends_on_library((args, kwargs)):
+            raise NeedsConcrete(LIBRARY)
         oracle = self._oracle()
         if oracle is None or self._is_inside or _calls_back(args, kwargs):
             return record(*args, **kwargs)
@@ -346,8 +349,26 @@ class LibraryTypes:
         return str(self.trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
 
     # --- asking -----------------------------------------------------------------------------------
+    def library(self) -> str:
+        """Return the library whose call is recorded: that of the code, or of the call's tensors; ""
+        where nothing depends on it.
+        """
+        known = {CODE: self.trace.dialect, TENSORS: self.trace.facts.get(LIBRARY, "")}
+        return known.get(self.trace.types_of, "")
+
+    def _depends_on_library(self, given: Any) -> bool:
+        """Return whether code that mentions no library computes what depends on one."""
+        if self.trace.types_of != TENSORS or LIBRARY in self.trace.facts:
+            return False
+        if self.trace.facts.get("dtype") == "bfloat16":
+            return True
+        symbols = [x for x in leaves_of(given) if isinstance(x, Value)]
+        others = [x for x in leaves_of(given) if not isinstance(x, Value)]
+        is_open = any(_own(x) != T for x in symbols if _is_tensor(x) and not is_number(x))
+        return is_open or any(hasattr(x, "dtype") for x in others)
+
     def _dialect(self) -> Dialect | None:
-        return find_dialect(self.trace.dialect) if self.trace.dialect else None
+        return find_dialect(self.library()) if self.library() else None
 
     def _oracle(self) -> TypeOracle | None:
         dialect = self._dialect()
@@ -355,7 +376,7 @@ class LibraryTypes:
 
     def _mode(self) -> Any:
         """Return what the library was set to where the capture began; captures set it anew."""
-        oracle, name = self._oracle(), self.trace.dialect
+        oracle, name = self._oracle(), self.library()
         if name not in self._modes:  # of a library that was imported since
             self._modes[name] = None if oracle is None else oracle.mode()
         return self._modes[name]
@@ -401,7 +422,9 @@ class LibraryTypes:
     def _need_ranks(self, args: Any, kwargs: Any, tensors: Sequence[Mark]) -> None:
         """Ask for the ranks of tensors where these decide on the dtype."""
         oracle = self._oracle()
-        if oracle is None or not oracle.ranks_count or len({mark.dtype for mark in tensors}) < 2:
+        dtypes = {mark.dtype for mark in tensors} - {BOOL}
+        whole = dtypes & {*WHOLE}  # a rank decides among dtypes of one kind
+        if oracle is None or not oracle.ranks_count or max(len(whole), len(dtypes - whole)) < 2:
             return
         for x in leaves_of((args, kwargs)):
             if isinstance(x, Value) and x.node.type.kind == "tensor" and self._rank(x) is None:
@@ -411,7 +434,7 @@ class LibraryTypes:
         """Return the library's answer, T in it where it follows T."""
         oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
         assert oracle is not None
-        whole = (self.trace.dialect, self._mode(), function, key, fixed)
+        whole = (self.library(), self._mode(), function, key, fixed)
         try:
             answer = _answers.get(whole, UNKNOWN)
         except TypeError:  # no key
@@ -476,7 +499,7 @@ class LibraryTypes:
         except BackendNotFound:
             raise Unaskable from None
         oracle, dtype = self._oracle(), dtype_name(x.dtype)
-        if oracle is not None and owner == self.trace.dialect:
+        if oracle is not None and owner == self.library():
             dtype = oracle.canonical(dtype, self._mode())
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)

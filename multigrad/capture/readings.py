@@ -16,6 +16,9 @@ from ..tracing.trace import Trace
 from .dialect import contents, mentioned, nested_codes, registered_dialects
 from .libraries import is_library_file
 
+OWN = __name__.partition(".")[0]
+CODE, TENSORS, NOBODY = "code", "tensors", "nobody's"
+
 
 def dialect_of(function: types.FunctionType) -> str:
     """Return the import name of the array library that a function is written in, or ""; the
@@ -25,8 +28,9 @@ def dialect_of(function: types.FunctionType) -> str:
 
 
 def names_library(function: types.FunctionType) -> bool:
-    """Return whether code mentions an array library: else its dialect is guessed."""
-    return next(_roots(function, set()), None) is not None
+    """Return whether code mentions an array library, and not `xg.xp`, which is for all."""
+    roots = set(_roots(function, set()))
+    return bool(roots) and OWN not in roots
 
 
 def readings_of(function: types.FunctionType) -> tuple[str, ...]:
@@ -53,6 +57,19 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     if frameworks:
         return frameworks
     return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
+
+
+def whose_types(function: types.FunctionType | None, readings: tuple[str, ...]) -> str:
+    """Return whose dtypes a function's operators have: those of its "code" where that mentions a
+    library, of its "tensors" where NumPy is imported beside it alone, "nobody's" where it is
+    written with `xg.xp` for all.
+    """
+    if readings[:1] not in ((), ("numpy",)):
+        return CODE
+    roots = set() if function is None else set(_roots(function, set()))
+    if OWN in roots:
+        return NOBODY
+    return CODE if "numpy" in roots else TENSORS
 
 
 def _reads_constants_only(function: types.FunctionType) -> bool:
@@ -144,9 +161,10 @@ def _is_library(module: types.ModuleType) -> bool:
 @contextmanager
 def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
     """Let methods mean what they mean in a library, or in one of several."""
-    before = trace.dialect, trace.readings
+    before = trace.dialect, trace.readings, trace.types_of
     trace.dialect, trace.readings = readings[0] if readings else "", readings
+    trace.types_of = trace.latest_types if readings == trace.latest else CODE
     try:
         yield
     finally:
-        trace.dialect, trace.readings = before
+        trace.dialect, trace.readings, trace.types_of = before

@@ -17,6 +17,7 @@ Shape = tuple[int, ...]
 # others, what it makes from numbers alone as symbols.
 IDENTITY, BUFFERS = "identity", "buffers"
 GIVEN = ("device", IDENTITY, BUFFERS)
+LIBRARY = "library"  # of a call's tensors, where the code mentions none
 
 
 def is_tensor_input(node: Node) -> bool:

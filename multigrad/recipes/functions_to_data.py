@@ -17,7 +17,7 @@ from ..ground.trees import optree
 from ..ir.array_values import ArrayValue
 from ..ir.types import FLOATS, T
 from ..lowering.function_graph import FunctionGraph
-from ..passes.facts import GIVEN
+from ..passes.facts import GIVEN, LIBRARY
 from ..passes.fields import encode_array, encode_value
 from ..passes.outputs import drop_marks, mark_everywhere
 from ..passes.serialize import (
@@ -163,15 +163,28 @@ def _meaning(form: Data) -> str:
     return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
 
 
+def in_first_dtype(variant: Variant) -> Layout:
+    """Return a form's arguments in the dtype that was met first, whatever it was proven for since."""
+    layout = variant.layout
+    first = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
+    if "dtype" in variant.facts or first is None:
+        return layout
+    leaves = (
+        replace(leaf, dtype=first) if leaf.dtype == layout.dtype else leaf for leaf in layout.leaves
+    )
+    return replace(layout, leaves=tuple(leaves))
+
+
 def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
-    pair, layout = variant.graphs, variant.layout
+    pair, layout = variant.graphs, in_first_dtype(variant)
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
         pair, layout = _with_argument(pair), replace(layout, leaves=_as_arguments(layout))
     # Where it reads each output as forward gave it, one word says so.
     unmarked = drop_marks(pair.backward)
     is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
     backward = unmarked if pair.keeps_output and is_told else pair.backward
-    own = {name: value for name, value in variant.facts.items() if not is_read(name)}
+    read = {name for name in variant.facts if is_read(name) or name == LIBRARY}
+    own = {name: value for name, value in variant.facts.items() if name not in read}
     facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
     return {
         "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],

@@ -83,8 +83,10 @@ class Trace:
         self.draws = 0
         self.key: Node | None = None
         self.dialect = ""
+        self.types_of = "code"  # whose dtypes operators have (`readings.whose_types`)
         self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
         self.latest: tuple[str, ...] = ()  # the same of the function that ran last
+        self.latest_types = "code"
         self.routes: dict[str, str] = {}  # dialect: how its calls reached us
         self.in_backward = False
         self.looks_into = True  # whether objects that it calls are looked at anew at each call
