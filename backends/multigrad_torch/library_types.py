@@ -31,8 +31,8 @@ def read(x: Any) -> tuple[str, bool] | None:
 def is_wide(function: Any) -> bool:
     """Return whether a function is one kernel of torch's: these round once."""
     name = str(getattr(function, "__name__", "")).rstrip("_")
-    if name in KERNELS:
-        return True
+    if name in KERNELS or name in COMPARES:
+        return name in KERNELS
     if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
         return False  # it is written in Python, of others
     packet = getattr(torch.ops.aten, name, None)
@@ -53,6 +53,9 @@ KERNELS = frozenset(
     scaled_dot_product_attention std truediv var
     """.split()  # noqa: SIM905
 )
+
+# They round nothing: what they compare with is cut as their kernel cuts it.
+COMPARES = frozenset({"hardshrink"})
 
 TYPES = TypeOracle(
     tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide, casts_first=is_wide
