@@ -13,8 +13,8 @@ import queue
 import random
 import sys
 import threading
-from collections import Counter
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
