@@ -219,6 +219,7 @@ CALLS: dict[str, list[Call]] = {
         lambda x, y, w, v, b, p, q: torch.lerp(x, y, 0.3),
         lambda x, y, w, v, b, p, q: torch.lerp(x, y, p),
         lambda x, y, w, v, b, p, q: x.lerp(y, 0.5),
+        lambda x, y, w, v, b, p, q: x.lerp(y, 1.0),
     ],
     "addmm": [
         lambda x, y, w, v, b, p, q: torch.addmm(y, x, w),
@@ -287,6 +288,8 @@ CALLS: dict[str, list[Call]] = {
     "xlogy": [
         lambda x, y, w, v, b, p, q: torch.xlogy(p, p),
         lambda x, y, w, v, b, p, q: torch.special.xlogy(x, p),
+        lambda x, y, w, v, b, p, q: torch.where(p > 0, torch.xlogy(p, p), 0.0),
+        lambda x, y, w, v, b, p, q: torch.where(p > -1, torch.special.xlog1py(x, p), x),
     ],
     "entropy": [
         lambda x, y, w, v, b, p, q: torch.special.entr(p),

@@ -35,6 +35,7 @@ def test_each_release_has_its_own(
 ) -> None:
     import torch
 
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the torch that runs is another
     rows, _ = conventions.KNOWN["torch", "clamp"]
     monkeypatch.setitem(conventions.KNOWN, ("torch", "clamp"), (rows, version))
     f = xg.function(lambda x: torch.clamp(x, -1, 1), prove=False)

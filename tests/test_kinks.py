@@ -126,3 +126,25 @@ def test_a_derivative_beside_the_edges_disproves() -> None:
             xg.function(sine, native=False)(100 + np.arange(4, dtype=np.float32))
     finally:
         object.__setattr__(ops.SIN, "vjp", right)
+
+
+@pytest.mark.needs("torch")
+def test_a_derivative_far_out_that_torch_can_hold_disproves() -> None:
+    import torch
+
+    from multigrad import ops
+    from multigrad.errors import DisprovedError
+
+    def wrong(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        return ct * (a / y) * xp.where(abs(a) > 1e15, 2.0, 1.0), ct * (b / y)
+
+    def length(x: Any, y: Any) -> Any:
+        return torch.hypot(x, y)
+
+    right = ops.HYPOT.vjp
+    object.__setattr__(ops.HYPOT, "vjp", wrong)  # an op is frozen
+    try:
+        with pytest.raises(DisprovedError, match=r"the gradient of x"):
+            xg.function(length, native=False)(np.ones(4, np.float32), np.ones(4, np.float32))
+    finally:
+        object.__setattr__(ops.HYPOT, "vjp", right)

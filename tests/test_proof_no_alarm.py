@@ -220,6 +220,52 @@ def test_a_formula_that_magnifies_roundings() -> None:
         assert torch.equal(found, nearly_one(given).abs())
 
 
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_formula_of_the_library_that_leaves_its_dtypes_range(dtype: str) -> None:
+    import torch
+
+    x, y = (torch.tensor(X[i], dtype=getattr(torch, dtype)) for i in range(2))
+    assert torch.equal(xg.function(lambda x, y: torch.atan2(x, y))(x, y), torch.atan2(x, y))
+
+
+@pytest.mark.needs("torch")
+def test_a_kink_behind_a_sum_out_of_range() -> None:
+    import torch
+
+    x = torch.tensor(X)
+    expected = slope_in_torch(lambda x: torch.relu(x @ x.T + x[:, :3]), X)
+    found = slope_in_torch(xg.function(lambda x: torch.relu(x @ x.T + x[:, :3])), X)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert x.shape == found.shape
+
+
+@pytest.mark.needs("torch")
+def test_a_sum_of_powers_that_underflow() -> None:
+    import torch
+
+    x = torch.tensor(X, dtype=torch.float64)
+    found = xg.function(lambda x: torch.linalg.vector_norm(x, -2, 1))(x)
+    torch.testing.assert_close(found, torch.linalg.vector_norm(x, -2, 1))
+
+
+@pytest.mark.needs("jax")
+def test_a_gradient_of_nothing_where_a_derivative_is_none() -> None:
+    from jax import vjp
+    from jax.scipy.special import xlogy
+
+    _, pull = vjp(xg.function(lambda x, y: xlogy(x, y)), X, -X)
+    _, expected = vjp(xlogy, X, -X)
+    ones = np.ones_like(X)
+    np.testing.assert_array_equal(pull(ones)[0], expected(ones)[0])
+
+
+@pytest.mark.needs("torch")
+def test_the_derivative_of_relu_at_nan() -> None:
+    found = slope_in_torch(xg.function(lambda x: x.relu(), dialect="torch"), [np.nan, -1.0, 1.0])
+    np.testing.assert_array_equal(found, [0.0, 0.0, 1.0])
+
+
 def test_what_gives_other_numbers_each_time_is_not_our_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -185,7 +185,7 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
 
 @aligned
 def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    return a + weight * (b - a)
+    return torch.lerp(a, b, weight)
 
 
 @widened

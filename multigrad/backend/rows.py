@@ -32,8 +32,12 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
     quantile, all_sum = rows[ops.QUANTILE], rows.get(ops.ALL_SUM)
 
     @widened
-    def lerp(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-        return a + weight * (b - a)
+    def lerp(a: Tensor, b: Tensor, weight: Any) -> Tensor:
+        way = b - a
+        from_a, from_b = a + weight * way, b - (1.0 - weight) * way
+        if isinstance(weight, int | float):
+            return from_a if abs(weight) < 0.5 else from_b
+        return rows[ops.WHERE](absolute(weight) < 0.5, from_a, from_b)
 
     @widened
     def soft_sign(x: Tensor) -> Tensor:

@@ -347,7 +347,8 @@ def lerp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any, weight: Any) -> Cotangent
 
 @widened
 def lerp(a: Array, b: Array, weight: Array) -> Array:
-    return a + weight * (b - a)
+    way = b - a  # from its nearer end, as torch goes: at 1 it is there
+    return np.where(np.abs(weight) < 0.5, a + weight * way, b - (1 - weight) * way)
 
 
 HYPOT = function("hypot", wide(np.hypot), hypot_vjp, "sqrt(a^2 + b^2), without overflow.", "a b")

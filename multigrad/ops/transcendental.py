@@ -53,8 +53,9 @@ def xlogy(a: Array, b: Array) -> Array:
 
 def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     none = xp.equal(a, 0)
-    by_a = xp.log(xp.where(none & xp.less_equal(b, 0), 1.0, b))
-    return ct * by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
+    # A cotangent that is zero stays so where the logarithm is none.
+    by_a = xp.xlogy(ct, xp.where(none & xp.less_equal(b, 0), 1.0, b))
+    return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
 
 
 @widened
@@ -64,8 +65,8 @@ def xlog1py(a: Array, b: Array) -> Array:
 
 def xlog1py_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     none = xp.equal(a, 0)
-    by_a = xp.log1p(xp.where(none & xp.less_equal(b, -1), 0.0, b))
-    return ct * by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, 1.0 + b))
+    by_a = xp.xlog1py(ct, xp.where(none & xp.less_equal(b, -1), 0.0, b))
+    return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, 1.0 + b))
 
 
 EXP = function("exp", np.exp, exp_vjp, "e to the power x.")

@@ -32,7 +32,7 @@ from .compare import (
     takes_infinity,
 )
 from .endless import MOST_TURNS
-from .judged import differ_from_lowered, differ_from_meaning
+from .judged import as_floats, differ_from_lowered, differ_from_meaning, is_meant
 from .rounding import Rounding, run_in_own_dtype
 from .run import KEY, Outcome, keeping_generators
 from .samples import Sample, Slot
@@ -231,7 +231,7 @@ def _compare(attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: boo
         if sample.label != samples.FAR:  # its integers are no places
             raise
         return False
-    if difference is None:
+    if difference is None or _left_its_range(attempt, sample, outcome):
         return True
     if not attempt.ties and sample.label == samples.OWN and _is_on_an_edge(attempt, sample):
         return True
@@ -254,6 +254,23 @@ def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
     return not are_equal(outcome.original, again.original or {})
 
 
+def _left_its_range(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
+    """Return whether what differs is only what the original lost to its dtype's range: in float64
+    it is what its graph means, and where it is so in its own dtype, the lowered code is, too.
+    """
+    wide = sample.widened()
+    if sample.label != samples.FAR or attempt.acts or not sample.is_narrow():
+        return False
+    try:
+        (again,) = attempt.run([wide])
+    except Exception:  # it takes no float64
+        return False
+    original = again.original
+    if original is None or not is_meant(_rounding(attempt, wide), original, attempt.shown):
+        return False
+    return _differ(attempt, sample, outcome, is_in_range=True) is None
+
+
 def _is_on_an_edge(attempt: Attempt, sample: Sample) -> bool:
     """Return whether the sides agree right beside a sample, and in all but derivatives on it."""
     beside = attempt.complete(sample.moved())
@@ -267,6 +284,16 @@ def _is_on_an_edge(attempt: Attempt, sample: Sample) -> bool:
     return _differ(values, sample, on, True) is None and _differ(attempt, beside, off, True) is None
 
 
+def _meets_edges(attempt: Attempt, sample: Sample, original: Mapping[str, Any]) -> bool:
+    """Return whether derivatives are asked for on edges: NaN, to which sums out of range come, is
+    one of each kink.
+    """
+    if sample.label != samples.FAR:
+        return sample.label == "on edges"
+    outputs = [original[name] for name in _without_gradients(attempt.shown) if name in original]
+    return any(not np.isfinite(as_floats(a)).all() for a in outputs if samples.is_float(a))
+
+
 def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
     return {name: what for name, what in shown.items() if " of " not in name}
 
@@ -276,11 +303,19 @@ def _rounding(attempt: Attempt, sample: Sample) -> Rounding:
 
 
 def _differ(
-    attempt: Attempt, sample: Sample, outcome: Outcome, is_call: bool = False
+    attempt: Attempt,
+    sample: Sample,
+    outcome: Outcome,
+    is_call: bool = False,
+    is_in_range: bool = False,
 ) -> Difference | None:
-    """Return where the original is not what it is lowered to, or not what its graphs mean."""
+    """Return where the original is not what it is lowered to, or not what its graphs mean.
+
+    Args:
+        is_in_range: only where the original is what its graphs mean.
+    """
     original, shown = outcome.original or {}, attempt.shown
-    if not attempt.ties and sample.label == "on edges":
+    if not attempt.ties and _meets_edges(attempt, sample, original):
         shown = _without_gradients(shown)
     rounding = _rounding(attempt, sample)
     difference = None
@@ -298,8 +333,9 @@ def _differ(
                 shown,
                 is_free=is_free,
                 is_generic=attempt.is_generic,
+                is_in_range=is_in_range,
             )
-    if difference is not None:
+    if difference is not None or is_in_range:
         return difference
     # What overflows says nothing of meanings; the call's own values are as good as any.
     told = attempt.is_again or sample.label in (samples.FAR, samples.OWN)

@@ -216,6 +216,13 @@ def eps_of(dtype: Any) -> float:
     return float(ml_dtypes.finfo(np.dtype(dtype)).eps)
 
 
+def smallest_of(dtype: Any) -> float:
+    """Return the smallest number of a float dtype that has all of its digits."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(np.dtype(dtype)).smallest_normal)
+
+
 def count_ops(graphs: Sequence[Graph]) -> int:
     return sum(1 for graph in graphs for node in graph.nodes if node.operands)
 

@@ -27,6 +27,7 @@ def differ_from_lowered(
     *,
     is_free: bool,
     is_generic: bool,
+    is_in_range: bool,
 ) -> Difference | None:
     """Return where results are not those of the code that runs: in the dtype of the call, to its
     last digits but what rounding decides.
@@ -35,6 +36,7 @@ def differ_from_lowered(
         is_free: whether the original may compute in a wider dtype than the call's.
         is_generic: whether numbers take the dtype of what they meet, whatever a library makes of
             `where(mask, 1.0, 0.1)`.
+        is_in_range: only where the original is what the graphs mean in float64.
     """
     judge = Judge(0, 0.0, half=False)
     least = rounding.eps_of_numbers() if is_generic else 0.0
@@ -48,6 +50,8 @@ def differ_from_lowered(
             # A second derivative that somebody cut off in a class is none that ours must lack.
             if name.startswith("second"):
                 return off & (not np.any(given)) & (largest_of(found) > 0)
+            if name.startswith("zero"):  # of zeros it is zero, whatever 0 times inf makes of that
+                off = off & ~((given == 0) & ~np.isfinite(as_floats(found)))
             apart = Judge(count_ops(rounding.graphs), 0.0, half=True)
             return off & apart.find_off(found, given, largest_of(found))
         meant = np.asarray(wide[name].value)
@@ -55,6 +59,8 @@ def differ_from_lowered(
             return off
         # An original that overflows in its own dtype does worse than its graph.
         off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
+        if is_in_range:
+            off = off & ~find_lost(rounding, name, found)
         if is_free:
             half = Judge(count_ops(rounding.graphs), rounding.eps, half=True)
             off = off & half.find_off(found, meant, wide[name].largest)
@@ -65,6 +71,26 @@ def differ_from_lowered(
         return rounding.unexplained(name, found, given, off, cap, least=least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
+
+
+def find_lost(rounding: Rounding, name: str, found: Array) -> Array:
+    """Return which elements are not what the graphs mean, to half of the digits, however large the
+    numbers on the way are.
+    """
+    meant = np.asarray(rounding.wide[name].value)
+    off = Judge(0, rounding.eps, half=True).find_off(found, meant, magnitude(meant))
+    return rounding.unexplained(name, found, meant, off, rounding.eps) if off.any() else off
+
+
+def is_meant(rounding: Rounding, original: Mapping[str, Any], shown: Mapping[str, str]) -> bool:
+    """Return whether all results are what the graphs mean; those that are None are not compared."""
+    rows = [(name, original.get(name)) for name in shown if name in rounding.wide]
+    known = [(name, np.asarray(array)) for name, array in rows if array is not None]
+    return all(
+        found.shape == np.shape(rounding.wide[name].value)
+        and not find_lost(rounding, name, found).any()
+        for name, found in known
+    )
 
 
 def as_floats(array: Array) -> Array:

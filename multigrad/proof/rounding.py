@@ -19,7 +19,7 @@ from ..ir.graph import Graph
 from ..ir.types import FLOATS, T
 from ..tracing.calls import drop_calls
 from .bounded import Bounded, run_rounded
-from .compare import as_dtype, eps_of, run_graphs, run_reference
+from .compare import as_dtype, eps_of, run_graphs, run_reference, smallest_of
 from .run import KEY
 from .samples import Sample, is_float
 
@@ -110,9 +110,13 @@ class Rounding:
 
     def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
         given: dict[str, Any] = {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
+        smallest = {name: smallest_of(as_dtype(name)) for name in FLOATS}
+        smallest[T] = smallest_of(self.dtype)
         spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
         for seed in range(RUNS):
-            results = run_rounded(self.graphs, given, self.dtype, roundings, seed)
+            results = run_rounded(
+                self.graphs, given, self.dtype, roundings, smallest=smallest, seed=seed
+            )
             for name, result in zip(self.names, results, strict=True):
                 spreads[name] = np.maximum(spreads[name], self._apart(name, result))
         if any(node.op is ops.WHILE_LOOP for graph in self.graphs for node in graph.nodes):

@@ -78,14 +78,20 @@ class Sample:
         }
         return replace(self, arrays=wide)
 
+    def is_narrow(self) -> bool:
+        """Return whether float64 holds more than the floats do."""
+        floats = [array for array in self.arrays.values() if is_float(array)]
+        return any(array.dtype != np.float64 for array in floats)
+
     def moved(self) -> Sample:
-        """Return values right beside these: no two are equal, none is 0 or whole."""
+        """Return values right beside these: no two are equal, none is 0, whole or not finite."""
         generator = np.random.default_rng(SEEDS["beside"])
         arrays = dict(self.arrays)
         for name, array in arrays.items():
             if is_float(array):
                 step = generator.uniform(0.01, 0.02, array.shape)
-                arrays[name] = (array + step * (1 + np.abs(array))).astype(array.dtype)
+                known = np.where(np.isfinite(array), array, 0)
+                arrays[name] = (known + step * (1 + np.abs(known))).astype(array.dtype)
         return Sample("beside the call's own", arrays, self.numbers)
 
 
