@@ -74,8 +74,9 @@ def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def entr(x: Tensor) -> Tensor:
-    """-x log(x), zero at zero, -inf below."""
-    return xp.where(xp.less(x, 0), -math.inf, -xp.xlogy(x, x))
+    """-x log(x), zero at zero, -inf below, where its derivative is NaN."""
+    entropy = -xp.multiply(x, xp.log(xp.where(xp.equal(x, 0), 1.0, x)))
+    return xp.where(xp.less(x, 0), -math.inf, entropy)
 
 
 def rel_entr(x: Tensor, y: Tensor) -> Tensor:
