@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from multigrad.capture.type_oracle import StandInCall, TypeOracle
-from multigrad.ir.types import FLOATS
 
 
 def run(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
@@ -29,6 +28,20 @@ def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
 
 
 def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
+    results: list[Any] = []
+    for is_wide in (False, True):  # what float64 gives is asked where that is on
+        chosen = [call for call in calls if (mode[0] or _is_double(call)) is is_wide]
+        results += _trace_in(chosen, is_wide) if chosen else []
+    return results
+
+
+def _is_double(call: StandInCall) -> bool:
+    dtypes: list[str] = []
+    call.arguments(lambda dtype, *of: dtypes.append(dtype))
+    return "float64" in dtypes
+
+
+def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
     given: list[Any] = []
 
     def note(*of: Any) -> None:
@@ -38,7 +51,7 @@ def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
         rest = iter(tensors)
         return [call.run(lambda *of: next(rest)) for call in calls]
 
-    with jax.enable_x64(mode[0]):
+    with jax.enable_x64(is_wide):
         for call in calls:
             call.arguments(note)
         return list(jax.eval_shape(call_all, *given))
@@ -54,10 +67,6 @@ def read(x: Any) -> tuple[str, bool] | None:
 
 def mode() -> tuple[bool, Any]:
     return jax.config.jax_enable_x64, jax.config.jax_numpy_dtype_promotion
-
-
-def floats(mode: tuple[bool, Any]) -> Sequence[str]:
-    return FLOATS[2:] if mode[0] else FLOATS[2:3]
 
 
 NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
@@ -83,6 +92,4 @@ def is_wide(function: Any) -> bool:
     return function in WIDE
 
 
-TYPES = TypeOracle(
-    tiny, run, read, mode, floats, canonical=canonical, is_wide=is_wide, casts_first=always
-)
+TYPES = TypeOracle(tiny, run, read, mode, canonical=canonical, is_wide=is_wide, casts_first=always)
