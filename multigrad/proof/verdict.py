@@ -61,9 +61,8 @@ def leave_open(subject: Subject, reason: str) -> str:
     if how_much() == ALL:
         file, line = subject.place or ("<unknown>", 1)
         message = f"{subject.words} is not proven: {reason}"
-        # Without a module, Python 3.11 would say nothing.
-        module = subject.home or __name__.partition(".")[0]
-        warnings.warn_explicit(message, NotProvenWarning, file, line, module=module)
+        # Without a module nothing is said: code for all libraries may be proven on another one.
+        warnings.warn_explicit(message, NotProvenWarning, file, line, module=subject.home or None)
     return reason
 
 

@@ -50,6 +50,7 @@ from .again import check_draws, check_memory, check_tensors, refusing_read
 from .missing import compare_missing
 
 Tensor = Any
+OWN = __name__.partition(".")[0]
 # What is being captured, from the outside in: a capture that needs itself would never end.
 _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", default=())
 
@@ -221,7 +222,7 @@ class _Recording:
         calls = ", ".join(self.trace.types.unconfirmed)
         if calls:
             code = next((getattr(f, "__code__", None) for f in self.recipe.functions()), None)
-            subject = Subject(self.recipe.subject, code, "")
+            subject = Subject(self.recipe.subject, code, OWN)
             leave_open(subject, f"no library says what dtype these give: {calls}")
 
     def symbol(self, leaf: Leaf) -> Any:
