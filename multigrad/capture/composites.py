@@ -75,7 +75,9 @@ def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
 
 def entr(x: Tensor) -> Tensor:
     """-x log(x), zero at zero, -inf below."""
-    return xp.where(xp.less(x, 0), -math.inf, -xp.xlogy(x, x))
+    # Below 0 its derivative is NaN in all libraries, as that of the logarithm is.
+    log = xp.log(xp.where(xp.equal(x, 0), 1.0, x))
+    return xp.where(xp.less(x, 0), -math.inf, -xp.multiply(x, log))
 
 
 def rel_entr(x: Tensor, y: Tensor) -> Tensor:
