@@ -277,9 +277,10 @@ class LibraryTypes:
         steps = [step for node in made for step in steps_between(node, operands)]
         # Of a number that 16 bits round, the quotient is another one.
         jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
-        return (jumps or len(steps) > len(made) or self._is_beside_wider(given)) and (
-            oracle.is_wide(function)
-        )
+        # Where elements are only chosen nothing is rounded but, before, the numbers beside them.
+        rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
+        several = rounds and len(steps) > len(made)
+        return (jumps or several or self._is_beside_wider(given)) and oracle.is_wide(function)
 
     def _is_beside_wider(self, given: Any) -> bool:
         """Return whether a tensor without axes that gives way holds more than 16 bits do."""
