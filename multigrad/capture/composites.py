@@ -74,9 +74,10 @@ def logaddexp2(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def entr(x: Tensor) -> Tensor:
-    """-x log(x), zero at zero, -inf below, where its derivative is NaN."""
-    entropy = -xp.multiply(x, xp.log(xp.where(xp.equal(x, 0), 1.0, x)))
-    return xp.where(xp.less(x, 0), -math.inf, entropy)
+    """-x log(x), zero at zero, -inf below."""
+    # Below 0 its derivative is NaN in all libraries, as that of the logarithm is.
+    log = xp.log(xp.where(xp.equal(x, 0), 1.0, x))
+    return xp.where(xp.less(x, 0), -math.inf, -xp.multiply(x, log))
 
 
 def rel_entr(x: Tensor, y: Tensor) -> Tensor:

@@ -280,9 +280,10 @@ class LibraryTypes:
         steps = [step for node in made for step in steps_between(node, operands)]
         # Of a number that 16 bits round, the quotient is another one.
         jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
-        return (jumps or len(steps) > len(made) or self._is_beside_wider(given)) and (
-            oracle.is_wide(function)
-        )
+        # Where elements are only chosen nothing is rounded but, before, the numbers beside them.
+        rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
+        several = rounds and len(steps) > len(made)
+        return (jumps or several or self._is_beside_wider(given)) and oracle.is_wide(function)
 
     def _is_beside_wider(self, given: Any) -> bool:
         """Return whether a tensor without axes that gives way holds more than 16 bits do."""
@@ -300,7 +301,9 @@ class LibraryTypes:
     def _note(self, shown: str, result: Any, given: Any) -> None:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
         kept = {_own(x) for x in leaves_of(given)}
-        if any(_own(x) not in kept for x in leaves_of(result) if isinstance(x, Value)):
+        if self.trace.types_of == CODE and any(
+            _own(x) not in kept for x in leaves_of(result) if isinstance(x, Value)
+        ):
             self.unconfirmed[shown] = None
 
     # --- what operands become ---------------------------------------------------------------------

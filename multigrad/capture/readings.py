@@ -18,6 +18,7 @@ from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
 CODE, TENSORS, NOBODY = "code", "tensors", "nobody's"
+DIALECTS = registered_dialects()  # those registered later, too
 
 
 def dialect_of(function: types.FunctionType) -> str:
@@ -43,17 +44,16 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
     """
     own = __name__.partition(".")[0]
     roots = tuple(dict.fromkeys(_roots(function, set())))
-    dialects = registered_dialects()
-    known = tuple([root for root in roots if root in dialects and root != "numpy"])
+    known = tuple([root for root in roots if root in DIALECTS and root != "numpy"])
     if known or roots == (own,):
         return known or roots
     around = dict.fromkeys(_packages(function.__globals__.values()))
-    frameworks = tuple([root for root in around if root in dialects and root != "numpy"])
+    frameworks = tuple([root for root in around if root in DIALECTS and root != "numpy"])
     if "numpy" in roots and not (frameworks and _reads_constants_only(function)):
         return ("numpy", *frameworks)
     if own in roots:
         return (own,)
-    others = tuple(root for root in roots if root not in dialects)
+    others = tuple(root for root in roots if root not in DIALECTS)
     if frameworks:
         return frameworks
     return others[:1] or (("numpy",) if "numpy" in (*roots, *around) else ())
@@ -114,14 +114,14 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
     names = [name for name, _ in mentioned(function)]
     for note in function.__annotations__.values():
         names += re.findall(r"\w+", str(note))
-    values = [function.__globals__.get(name) for name in names]
+    around = function.__globals__
+    values = [around[name] for name in names if name in around]
     held = [contents(cell) for cell in function.__closure__ or ()]
     yield from _packages(values)
     yield from _packages(held)
-    dialects = registered_dialects()
     for name in names:  # imported inside the function
         root = name.partition(".")[0]
-        if root in dialects and root in sys.modules and name not in function.__globals__:
+        if root in DIALECTS and root in sys.modules and name not in around:
             yield root
     for value in (*held, *values):
         if isinstance(value, types.FunctionType) and value not in seen:
@@ -133,11 +133,10 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
 
 def _packages(values: Iterable[Any]) -> Iterator[str]:
     """Yield the libraries of modules, and of what is imported from a dialect's."""
-    dialects = registered_dialects()
     for value in list(values):
         is_module = isinstance(value, types.ModuleType)
         root = _root_of(value)
-        if root in dialects or (is_module and _is_library(value)):
+        if root in DIALECTS or (is_module and _is_library(value)):
             yield root
 
 

@@ -213,11 +213,15 @@ class _Writer:
             arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
             return f"{name}({', '.join(arguments)})", ATOM
         faster = self.overwriting(node) if node.op in self.in_place else None
-        faster = faster or self.scalar_form(node)
+        if faster is None and len(node.operands) == 2:
+            faster = self.scalar_form(node)
         if faster is not None:
             return faster, ATOM
         native = self.native(node.op)
-        operands = [self.operand(node, operand) for operand in node.operands]
+        operands = [
+            self.operand(node, o) if o.type.kind == "scalar" else self.done[o][:2]
+            for o in node.operands
+        ]
         if node.op.symbol is not None and native is INFIX:
             return self.infix(node.op.symbol, operands)
         arguments = [text for text, _ in operands]
@@ -250,8 +254,6 @@ class _Writer:
 
     def scalar_form(self, node: Node) -> str | None:
         """Return the call of a kernel made for a tensor and a scalar, where the backend has one."""
-        if len(node.operands) != 2:
-            return None
         for table, (tensor, scalar) in (
             (self.backend.kernels.scalar_right, node.operands),
             (self.backend.kernels.scalar_left, node.operands[::-1]),

@@ -127,7 +127,10 @@ def _unify(
         return nodes
     if library is not None and (dtype := library.wide(op)):
         return _in_dtype([library.wrapped(node, op) for node in nodes], dtype)
-    types = [n.type for n in nodes if n.type.kind == "tensor" and n.op is not ops.ARRAY]
+    tensors = [n for n in nodes if n.type.kind == "tensor"]
+    if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
+        return nodes  # as most are
+    types = [n.type for n in tensors if n.op is not ops.ARRAY]
     floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
     if len(floats) > 1:
         if "dtype" not in facts and T in floats:

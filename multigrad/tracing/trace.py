@@ -356,7 +356,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
         op, is_bool = on_bools(op, nodes)
-        library = promotion_of(trace, operands)
+        library = None if trace.types is None else promotion_of(trace, operands)
         if library is not None and op in ON_INTEGERS and library.is_whole():
             return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
         small = small_dtype(op, nodes) if library is None else library.small(op, nodes)
