@@ -301,9 +301,8 @@ class LibraryTypes:
     def _note(self, shown: str, result: Any, given: Any) -> None:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
         kept = {_own(x) for x in leaves_of(given)}
-        if self.trace.types_of == CODE and any(
-            _own(x) not in kept for x in leaves_of(result) if isinstance(x, Value)
-        ):
+        others = [x for x in leaves_of(result) if isinstance(x, Value) and _own(x) not in kept]
+        if others and self.trace.types_of == CODE:
             self.unconfirmed[shown] = None
 
     # --- what operands become ---------------------------------------------------------------------

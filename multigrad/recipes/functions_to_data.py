@@ -164,7 +164,7 @@ def _meaning(form: Data) -> str:
 
 
 def in_first_dtype(variant: Variant) -> Layout:
-    """Return a form's arguments in the dtype that was met first, whatever it was proven for since."""
+    """Return a form's arguments in the dtype that was met first, not in the latest."""
     layout = variant.layout
     first = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
     if "dtype" in variant.facts or first is None:
