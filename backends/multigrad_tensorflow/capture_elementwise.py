@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from multigrad.capture.slopes import first_of, is_differentiated
@@ -38,8 +39,10 @@ def cast_to(x: Any, dtype: Any) -> Any:
     """A number stays weak, but a float one that becomes an integer is truncated."""
     dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
     if isinstance(x, int | float):
-        open_dtype = isinstance(dtype, SymbolicDType) and dtype.trace is not None
-        return dtype.trace.value(number(x)) if open_dtype else x  # with all its digits
+        is_open = isinstance(dtype, SymbolicDType) and dtype.trace is not None
+        if is_open and x != float(np.float32(x)):
+            return dtype.trace.value(number(x))  # with all its digits
+        return x
     if not isinstance(x, Value):
         raise NeedsConcrete("dtype")  # of a constant tensor: TensorFlow's own does it
     if x.node.type.kind == "scalar":

@@ -24,4 +24,4 @@ def read(x: Any) -> tuple[str, bool] | None:
     return (x.dtype.name, False) if isinstance(x, tf.Tensor | tf.Variable) else None
 
 
-TYPES = TypeOracle(tiny, run, read, lambda: None)
+TYPES = TypeOracle(tiny, run, read, lambda: None, promotes=False)

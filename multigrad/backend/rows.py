@@ -30,6 +30,7 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
     """
     absolute, tanh, clip = rows[ops.ABS], rows[ops.TANH], rows[ops.CLIP]
     quantile, all_sum = rows[ops.QUANTILE], rows.get(ops.ALL_SUM)
+    where = rows[ops.WHERE]
 
     @widened
     def lerp(a: Tensor, b: Tensor, weight: Any) -> Tensor:
@@ -37,7 +38,7 @@ def compositions(rows: Mapping[Op, Row], widened: Callable[[Row], Row]) -> dict[
         from_a, from_b = a + weight * way, b - (1.0 - weight) * way
         if isinstance(weight, int | float):
             return from_a if abs(weight) < 0.5 else from_b
-        return rows[ops.WHERE](absolute(weight) < 0.5, from_a, from_b)
+        return where(absolute(weight) < 0.5, from_a, from_b)
 
     @widened
     def soft_sign(x: Tensor) -> Tensor:

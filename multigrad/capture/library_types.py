@@ -355,8 +355,11 @@ class LibraryTypes:
         """Return the library whose call is recorded: that of the code, or of the call's tensors; ""
         where nothing depends on it.
         """
-        known = {CODE: self.trace.dialect, TENSORS: self.trace.facts.get(LIBRARY, "")}
-        return known.get(self.trace.types_of, "")
+        if self.trace.types_of == CODE:
+            return self.trace.dialect
+        name = self.trace.facts.get(LIBRARY, "") if self.trace.types_of == TENSORS else ""
+        dialect = find_dialect(name) if name else None
+        return name if dialect is not None and dialect.types and dialect.types.promotes else ""
 
     def _depends_on_library(self, given: Any) -> bool:
         """Return whether code that mentions no library computes what depends on one."""
@@ -571,5 +574,5 @@ def _calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return whether a call takes functions of the user's, which run on symbols."""
     return any(
         callable(x) and not isinstance(x, type | Value | np.dtype) and not is_dtype(x)
-        for x in (*args, *kwargs.values())
+        for x in leaves_of((args, dict(kwargs)))
     )

@@ -114,6 +114,8 @@ class TypeOracle:
         apart: floats that become others beside numbers.
         is_wide: (function) -> whether it computes in float32 on tensors of 16 bits, and rounds
             once, though it is made of several ops here.
+        promotes: whether it computes on two dtypes; where it does not, code that mentions no
+            library is written for others.
         casts_first: (function) -> whether it casts all operands to the result's dtype before it
             computes, though it is made of several ops here.
         canonical: (dtype, mode) -> that of an array which a capture has made.
@@ -128,6 +130,7 @@ class TypeOracle:
     apart: tuple[str, ...] = ()
     is_wide: Callable[[Any], bool] = never
     casts_first: Callable[[Any], bool] = never
+    promotes: bool = True
     canonical: Callable[[str, Mode], str] = as_it_is
 
 

@@ -66,6 +66,7 @@ class Attempt:
         infinite: whether inf and NaN mean the same on both sides.
         is_again: whether the graphs were compared in another dtype already: float64's meaning of
             them is the same in each.
+        coarseness: how far off the original's library is by itself, whatever the dtype.
         is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
         ties: whether a derivative on an edge is compared: frameworks differ in theirs.
     """
@@ -86,6 +87,7 @@ class Attempt:
     whole: tuple[Slot, ...] | None = None
     is_neutral: bool = False
     is_generic: bool = False
+    coarseness: float = 0.0
     ties: bool = True
     replays: bool = True
     infinite: bool = True
@@ -298,6 +300,12 @@ def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
     return {name: what for name, what in shown.items() if " of " not in name}
 
 
+def _least(attempt: Attempt, rounding: Rounding) -> float:
+    """Return how coarsely numbers may be rounded, whatever the dtype."""
+    own = rounding.eps_of_numbers() if attempt.is_generic else 0.0
+    return max(own, attempt.coarseness)
+
+
 def _rounding(attempt: Attempt, sample: Sample) -> Rounding:
     return Rounding(attempt.graphs, attempt.names, sample, attempt.dtype)
 
@@ -332,7 +340,7 @@ def _differ(
                 outcome.lowered,
                 shown,
                 is_free=is_free,
-                is_generic=attempt.is_generic,
+                least=_least(attempt, rounding),
                 is_in_range=is_in_range,
             )
     if difference is not None or is_in_range:
@@ -345,7 +353,7 @@ def _differ(
             original,
             shown,
             half=outcome.lowered is not None,
-            is_generic=attempt.is_generic,
+            least=_least(attempt, rounding),
         )
     return None
 

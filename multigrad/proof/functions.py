@@ -21,7 +21,16 @@ from .attempt import Attempt, prove
 from .bounded import run_bounded
 from .endless import Stoppable
 from .purity import may_act
-from .run import KEY, Outcome, homes, is_neutral, keeps_infinity, replays_draws, run_samples
+from .run import (
+    KEY,
+    Outcome,
+    coarseness_of,
+    homes,
+    is_neutral,
+    keeps_infinity,
+    replays_draws,
+    run_samples,
+)
 from .samples import Sample, Slot, is_float
 from .sides import FunctionUnderProof, run_lowered, run_original
 from .verdict import Subject, leave_open
@@ -73,6 +82,7 @@ def prove_function(
         recapture=recapture,
         replays=replays_draws(dialect),
         infinite=keeps_infinity(dialect),
+        coarseness=coarseness_of(dialect, (graphs.forward, graphs.backward)),
         complete=_Cotangents(graphs),
         ties=not given.is_derived,
         is_again="" in given.variant.proofs.values(),

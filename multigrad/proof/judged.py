@@ -26,7 +26,7 @@ def differ_from_lowered(
     shown: Mapping[str, str],
     *,
     is_free: bool,
-    is_generic: bool,
+    least: float,
     is_in_range: bool,
 ) -> Difference | None:
     """Return where results are not those of the code that runs: in the dtype of the call, to its
@@ -34,12 +34,10 @@ def differ_from_lowered(
 
     Args:
         is_free: whether the original may compute in a wider dtype than the call's.
-        is_generic: whether numbers take the dtype of what they meet, whatever a library makes of
-            `where(mask, 1.0, 0.1)`.
+        least: how coarsely numbers may be rounded, whatever the dtype.
         is_in_range: only where the original is what the graphs mean in float64.
     """
     judge = Judge(0, 0.0, half=False)
-    least = rounding.eps_of_numbers() if is_generic else 0.0
     wide = rounding.wide
     expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
@@ -103,7 +101,7 @@ def differ_from_meaning(
     shown: Mapping[str, str],
     *,
     half: bool,
-    is_generic: bool,
+    least: float,
 ) -> Difference | None:
     """Return where results are not those of the graphs in float64, nor in NumPy and the dtype of
     the call.
@@ -112,7 +110,6 @@ def differ_from_meaning(
     judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
     known = {name: a for name, a in original.items() if name in wide}
     own: dict[str, Bounded] = {}
-    least = rounding.eps_of_numbers() if is_generic else 0.0
 
     def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
         if not own:

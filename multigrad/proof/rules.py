@@ -26,6 +26,7 @@ from .purity import may_act
 from .run import (
     KEY,
     Outcome,
+    coarseness_of,
     dialect_for,
     homes,
     isolated,
@@ -102,6 +103,7 @@ def prove_rule(
         recapture=recapture,
         replays=all(map(replays_draws, dialects.values())),
         infinite=all(map(keeps_infinity, dialects.values())),
+        coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
         is_again=given.is_again,
     )
     return prove(attempt, is_call=is_call)

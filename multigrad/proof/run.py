@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from ..backend.discovery import in_use, load_backend
 from ..capture.callables import plain_function
 from ..capture.dialect import find_dialect
 from ..capture.readings import dialect_of
+from ..ir.graph import Graph
 from ..random import REPLAYED, fold_in
 from .endless import Stoppable
 from .samples import Sample, is_float
@@ -133,6 +134,17 @@ def replays_draws(dialect: str) -> bool:
         return False
     home = next(homes(dialect), None)
     return home is not None and home.draws.replays
+
+
+def coarseness_of(dialect: str, graphs: Iterable[Graph]) -> float:
+    """Return how far off a library's kernels are by themselves, of a result; 0: they round only."""
+    known = find_dialect(dialect)
+    if known is None:
+        return 0.0
+    inexact = known.habits.inexact
+    names = {node.op.name for graph in graphs for node in graph.nodes} if inexact else set()
+    own = 2.0**-23 if known.habits.single_inside else 0.0
+    return max([own, *(inexact[name] for name in names & inexact.keys())])
 
 
 def keeps_infinity(dialect: str) -> bool:

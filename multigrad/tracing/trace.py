@@ -359,7 +359,8 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         library = None if trace.types is None else promotion_of(trace, operands)
         if library is not None and op in ON_INTEGERS and library.is_whole():
             return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
-        small = small_dtype(op, nodes) if library is None else library.small(op, nodes)
+        told = library is not None and library.target(op)
+        small = library.small(op, nodes) if library and told else small_dtype(op, nodes)
         nodes = coerce(op, nodes, trace.facts, library)
         type_ = op.result(*[node.type for node in nodes], **attrs)
     except TypeError as error:
