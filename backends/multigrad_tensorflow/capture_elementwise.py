@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from multigrad.capture.slopes import first_of, is_differentiated
@@ -40,9 +39,7 @@ def cast_to(x: Any, dtype: Any) -> Any:
     dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
     if isinstance(x, int | float):
         is_open = isinstance(dtype, SymbolicDType) and dtype.trace is not None
-        if is_open and x != float(np.float32(x)):
-            return dtype.trace.value(number(x))  # with all its digits
-        return x
+        return dtype.trace.value(number(x)) if is_open else x  # with all its digits
     if not isinstance(x, Value):
         raise NeedsConcrete("dtype")  # of a constant tensor: TensorFlow's own does it
     if x.node.type.kind == "scalar":
