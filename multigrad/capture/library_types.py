@@ -23,7 +23,6 @@ import numpy as np
 from .. import ops
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
-from ..ir.graph import Node
 from ..ir.types import (
     BOOL,
     DTYPES,
@@ -44,6 +43,15 @@ from .dialect import Dialect, find_dialect, registered_dialects
 from .extremes import Extremes
 from .items import is_number
 from .readings import CODE, TENSORS
+from .symbol_dtypes import (
+    is_bool,
+    is_exact_cast,
+    is_other,
+    is_tensor,
+    own_dtype,
+    source_dtype,
+    steps_between,
+)
 from .symbols import SymbolicDType
 from .type_oracle import (
     DEPENDS,
@@ -207,7 +215,7 @@ class LibraryTypes:
 
     def _agree(self, result: Any, answer: Answer) -> bool:
         pairs = zip(leaves_of(result), answer, strict=True)
-        return not any(_is_other(x, dtype) for x, (dtype, _) in pairs)
+        return not any(is_other(x, dtype) for x, (dtype, _) in pairs)
 
     def _anew(
         self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
@@ -216,14 +224,14 @@ class LibraryTypes:
         with its operands cast first.
         """
         pairs = zip(leaves_of(result), answer, strict=True)
-        wrong = [(x, dtype) for x, (dtype, _) in pairs if _is_other(x, dtype)]
-        if all(_is_exact(_source(x), dtype) for x, dtype in wrong):
+        wrong = [(x, dtype) for x, (dtype, _) in pairs if is_other(x, dtype)]
+        if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
             rest = iter(answer)
             return with_leaves(result, lambda x: self._recast(x, next(rest)[0]))
         x, dtype = wrong[0]
         if dtype in (T, *FLOATS, *WHOLE) and all(each == dtype for _, each in wrong):
             given = with_leaves(
-                (args, kwargs), lambda x: x if _is_bool(x) else self._in_dtype(x, dtype)
+                (args, kwargs), lambda x: x if is_bool(x) else self._in_dtype(x, dtype)
             )
             again = record(*given[0], **given[1])
             if self._agree(again, answer):
@@ -237,7 +245,7 @@ class LibraryTypes:
 
     def _recast(self, x: Any, dtype: str) -> Any:
         """Return a tensor in a dtype; one that was cast from integers, from these."""
-        if not _is_other(x, dtype):
+        if not is_other(x, dtype):
             return x
         node = x.node.operands[0] if x.node.op is ops.CAST else x.node
         return self.cast(self.trace.value(node), dtype)
@@ -253,8 +261,8 @@ class LibraryTypes:
         library casts them: floats, and all others where each element stands for itself.
         """
         given = (args, kwargs)
-        operands = [x for x in leaves_of(given) if isinstance(x, Value) and _is_tensor(x)]
-        others = {_own(x) for x in operands} - {dtype}
+        operands = [x for x in leaves_of(given) if isinstance(x, Value) and is_tensor(x)]
+        others = {own_dtype(x) for x in operands} - {dtype}
         if not others or dtype not in (T, *FLOATS) or not isinstance(result, Value):
             return result
         between = steps_between(result.node, {x.node for x in operands})
@@ -264,7 +272,9 @@ class LibraryTypes:
         kept = () if cast_all else (BOOL, *WHOLE)
         if others <= set(kept):
             return result
-        first = with_leaves(given, lambda x: x if _own(x) in kept else self._in_dtype(x, dtype))
+        first = with_leaves(
+            given, lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)
+        )
         try:
             return record(*first[0], **first[1])
         except TypeError:  # one of them is a mask, or says where something is
@@ -276,7 +286,7 @@ class LibraryTypes:
         if oracle is None or fixed not in FLOATS_OF_16_BITS:
             return False
         operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
-        made = [x.node for x in leaves_of(result) if isinstance(x, Value) and _own(x) == T]
+        made = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
         steps = [step for node in made for step in steps_between(node, operands)]
         # Of a number that 16 bits round, the quotient is another one.
         jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
@@ -293,15 +303,15 @@ class LibraryTypes:
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
     def _in_float32(self, x: Any) -> Any:
-        return self.cast(x, "float32") if _own(x) == T else x
+        return self.cast(x, "float32") if own_dtype(x) == T else x
 
     def _narrowed(self, x: Any) -> Any:
-        return self.cast(x, T) if _own(x) == "float32" else x
+        return self.cast(x, T) if own_dtype(x) == "float32" else x
 
     def _note(self, shown: str, result: Any, given: Any) -> None:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
-        kept = {_own(x) for x in leaves_of(given)}
-        others = [x for x in leaves_of(result) if isinstance(x, Value) and _own(x) not in kept]
+        kept = {own_dtype(x) for x in leaves_of(given)}
+        others = [x for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) not in kept]
         if others and self.trace.types_of == CODE:
             self.unconfirmed[shown] = None
 
@@ -369,7 +379,7 @@ class LibraryTypes:
             return True
         symbols = [x for x in leaves_of(given) if isinstance(x, Value)]
         others = [x for x in leaves_of(given) if not isinstance(x, Value)]
-        is_open = any(_own(x) != T for x in symbols if _is_tensor(x) and not is_number(x))
+        is_open = any(own_dtype(x) != T for x in symbols if is_tensor(x) and not is_number(x))
         return is_open or any(hasattr(x, "dtype") for x in others)
 
     def _dialect(self) -> Dialect | None:
@@ -494,7 +504,7 @@ class LibraryTypes:
     def _are_small(self, args: Any, kwargs: Any) -> bool:
         """Return whether the shapes of all symbols are known, and not large."""
         symbols = (x for x in leaves_of((args, dict(kwargs))) if isinstance(x, Value))
-        shapes = [known_shape(x) for x in symbols if _is_tensor(x)]
+        shapes = [known_shape(x) for x in symbols if is_tensor(x)]
         known = [shape for shape in shapes if shape is not None]
         return len(known) == len(shapes) and sum(map(math.prod, known)) <= MOST_ELEMENTS
 
@@ -523,51 +533,6 @@ def _arguments(maker: Maker, key: tuple[Mark, ...]) -> Callable[[Any], Any]:
         return [maker.make(mark, tiny) for mark in key]
 
     return arguments
-
-
-def steps_between(node: Node, operands: set[Node]) -> list[Node]:
-    """Return the ops from operands to a result, without casts of the operands themselves."""
-    found: dict[Node, None] = {}
-    stack = [node]
-    while stack:
-        each = stack.pop()
-        is_cast = each.op is ops.CAST and each.operands[0] in operands and each is not node
-        if each.operands and each not in operands and each not in found and not is_cast:
-            found[each] = None
-            stack.extend(each.operands)
-    return list(found)
-
-
-def _is_tensor(x: Value) -> bool:
-    return x.node.type.kind == "tensor"
-
-
-def _own(x: Any) -> str:
-    """Return the dtype of a symbolic tensor."""
-    return x.node.type.dtype if isinstance(x, Value) else ""
-
-
-def _is_bool(x: Any) -> bool:
-    return _own(x) == BOOL
-
-
-def _is_other(x: Any, dtype: str) -> bool:
-    """Return whether a symbolic tensor has another dtype."""
-    return (
-        bool(dtype) and isinstance(x, Value) and x.node.type.kind == "tensor" and _own(x) != dtype
-    )
-
-
-def _source(x: Value) -> str:
-    """Return the dtype of a tensor before its last cast."""
-    return (x.node.operands[0] if x.node.op is ops.CAST else x.node).type.dtype
-
-
-def _is_exact(narrow: str, wide: str) -> bool:
-    """Return whether a cast of a result gives what computing in the other dtype gives: of masks,
-    places, counts, and integers, which wrap around.
-    """
-    return narrow == BOOL or (narrow in WHOLE and wide in WHOLE)
 
 
 def _calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

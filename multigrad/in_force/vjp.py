@@ -27,6 +27,7 @@ from ..ground.trees import optree
 from ..ground.typed import R
 from ..recipes.record import NotCaptured
 from ..rulebook.under import put_under
+from ..tracing.trace import Value
 from .activation import Activation
 
 Tensor = Any
@@ -71,6 +72,8 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         for leaf in leaves
     ]
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+    if not places and any(isinstance(leaf, Value) for leaf in leaves):
+        raise TraceError("xg.vjp computes numbers: code that calls it runs as it is written")
     if not places:
         refuse_unusable(*map(type, leaves))
         raise RuleTypeError("vjp got no tensor; pass arrays or tensors as inputs")

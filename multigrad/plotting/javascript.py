@@ -49,7 +49,7 @@ ROWS: Mapping[Op, str] = {
     ops.FMOD: "a % b",
     ops.HYPOT: "Math.hypot(a, b)",
     ops.ATAN2: "Math.atan2(a, b)",
-    ops.LERP: "a + c * (b - a)",
+    ops.LERP: "Math.abs(c) < 0.5 ? a + c * (b - a) : b - (1 - c) * (b - a)",
     ops.EXP: "Math.exp(a)",
     ops.EXPM1: "Math.expm1(a)",
     ops.EXP2: "2 ** a",
