@@ -4,6 +4,7 @@ stopped tapes, rounding that decides.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -283,3 +284,24 @@ def test_what_gives_other_numbers_each_time_is_not_our_fault(
         except xg.MultigradError as error:
             assert "please report it" not in str(error)
     assert not any("please report it" in str(each.message) for each in told)
+
+
+NAMES = """
+    hardsigmoid softsign tanhshrink gelu mish logsigmoid asinh atanh logit digamma sinc sgn log1p
+    special.entr
+"""
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", NAMES.split())
+def test_derivatives_that_torch_derives_with_fewer_digits(name: str, dtype: str) -> None:
+    import torch
+
+    owner = torch if hasattr(torch, name.partition(".")[0]) else torch.nn.functional
+    function = operator.attrgetter(name)(owner)
+    x = torch.linspace(0.125, 0.875, 12, dtype=getattr(torch, dtype), requires_grad=True)
+    y = xg.function(lambda x: function(x), native=False)(x)
+    slopes = [torch.autograd.grad(each.sum(), x)[0].double() for each in (y, function(x))]
+    half = torch.finfo(x.dtype).eps ** 0.5
+    torch.testing.assert_close(*slopes, rtol=half, atol=half)

@@ -14,6 +14,8 @@ from multigrad.backend import SharedBuffer
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the values of a tensor; bfloat16 keeps its dtype (ml_dtypes)."""
     x = x.detach().cpu()
+    if x._is_zerotensor():  # it has no memory to share
+        x = torch.zeros(x.shape, dtype=x.dtype)
     if x.dtype is torch.bfloat16:
         import ml_dtypes
 

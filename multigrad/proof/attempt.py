@@ -68,7 +68,8 @@ class Attempt:
             them is the same in each.
         coarseness: how far off the original's library is by itself, whatever the dtype.
         is_generic: whether numbers in code take the dtype of what they meet, as a rule's do.
-        ties: whether a derivative on an edge is compared: frameworks differ in theirs.
+        ties: whether somebody wrote the derivative: those that frameworks derive differ in
+            rounding, and on edges.
     """
 
     subject: Subject
@@ -342,6 +343,7 @@ def _differ(
                 is_free=is_free,
                 least=_least(attempt, rounding),
                 is_in_range=is_in_range,
+                is_derived=not attempt.ties,
             )
     if difference is not None or is_in_range:
         return difference
@@ -354,6 +356,7 @@ def _differ(
             shown,
             half=outcome.lowered is not None,
             least=_least(attempt, rounding),
+            is_derived=not attempt.ties,
         )
     return None
 

@@ -28,6 +28,7 @@ def differ_from_lowered(
     is_free: bool,
     least: float,
     is_in_range: bool,
+    is_derived: bool,
 ) -> Difference | None:
     """Return where results are not those of the code that runs: in the dtype of the call, to its
     last digits but what rounding decides.
@@ -36,6 +37,7 @@ def differ_from_lowered(
         is_free: whether the original may compute in a wider dtype than the call's.
         least: how coarsely numbers may be rounded, whatever the dtype.
         is_in_range: only where the original is what the graphs mean in float64.
+        is_derived: whether each side derives the gradients in its own way.
     """
     judge = Judge(0, 0.0, half=False)
     wide = rounding.wide
@@ -44,6 +46,8 @@ def differ_from_lowered(
     def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
         if rounding.sample.label == FAR:  # what overflows on both sides may do so in any order
             off = off & (np.isfinite(as_floats(found)) | np.isfinite(as_floats(given)))
+        if is_derived and name.startswith("gradient") and found.shape == given.shape:
+            off = rounding.find_other_slopes(found, given, off)
         if name not in wide:  # no meaning to compare with
             # A second derivative that somebody cut off in a class is none that ours must lack.
             if name.startswith("second"):
@@ -102,6 +106,7 @@ def differ_from_meaning(
     *,
     half: bool,
     least: float,
+    is_derived: bool,
 ) -> Difference | None:
     """Return where results are not those of the graphs in float64, nor in NumPy and the dtype of
     the call.
@@ -116,6 +121,8 @@ def differ_from_meaning(
             own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in own and np.shape(own[name].value) == found.shape:
             off = off & judge.find_off(found, np.asarray(own[name].value), own[name].largest)
+        if is_derived and name.startswith("gradient") and found.shape == given.shape:
+            off = rounding.find_other_slopes(found, given, off)
         if not off.any():
             return off
         return rounding.unexplained(name, found, given, off, COARSEST, least=least)

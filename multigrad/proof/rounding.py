@@ -76,6 +76,19 @@ class Rounding:
             apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
             return off & ~((apart <= TIMES * spread) | np.isinf(spread))
 
+    def find_other_slopes(self, found: Array, expected: Array, off: Array) -> Array:
+        """Return which elements of a derivative that nobody wrote differ by more than those that
+        libraries derive: by half of the digits, its own or the cotangents'. Outside of a function's
+        domain it may be NaN.
+        """
+        mine, wide = found.astype(np.float64), expected.astype(np.float64)
+        with np.errstate(all="ignore"):
+            scale = np.fmax(np.fmax(np.abs(mine), np.abs(wide)), self._largest_cotangent())
+            off = off & ~(np.abs(mine - wide) <= np.sqrt(self.eps) * scale)
+        values = (bounded.value for name, bounded in self.wide.items() if " of " not in name)
+        is_outside = any(is_float(a) and np.isnan(a).any() for a in map(np.asarray, values))
+        return off & ~np.isnan(mine) if is_outside else off
+
     def precision_of(self, name: str, found: Array) -> float:
         """Return how coarsely a result was rounded on the way, by how far it lies from float64: as
         finely as any dtype, or as the graphs' steps are.
@@ -122,6 +135,11 @@ class Rounding:
         if any(node.op is ops.WHILE_LOOP for graph in self.graphs for node in graph.nodes):
             return {name: self._settled(name, spread) for name, spread in spreads.items()}
         return spreads
+
+    def _largest_cotangent(self) -> float:
+        arrays = self.sample.widened().arrays.items()
+        given = [np.abs(a[np.isfinite(a)]) for name, a in arrays if name.startswith("grad_out")]
+        return max((float(a.max()) for a in given if a.size), default=0.0)
 
     def _settled(self, name: str, spread: Array) -> Array:
         """Return a spread, infinite where an iteration does not settle: it may end anywhere."""
