@@ -149,6 +149,13 @@ REFUSED: dict[Any, str] = {
 }
 
 PAIRED = type(tf.custom_gradient(identity))
+# Ops whose kernels hold numbers and series in float32, in float64 too.
+SINGLE = 2.0**-23
+SINGLE_INSIDE = (
+    "celu", "digamma", "elu", "erf", "erfc", "gelu", "hard_sigmoid", "hard_silu", "i0e", "i1e",
+    "leaky_relu", "lgamma", "log_ndtr", "ndtr", "ndtri", "polygamma", "selu",
+)  # fmt: skip
+
 DIALECT = Dialect(
     AliasesAndMore(ALIASES, capture_parts.of_keras),
     tf.Tensor,
@@ -173,7 +180,7 @@ DIALECT = Dialect(
     shown="tf",
     types=TYPES,
     # Its erfinv is off by up to 82,137 ulp of float32 (2.21).
-    habits=Habits(single_inside=True, inexact={"erfinv": 82_137 * 2.0**-23}),
+    habits=Habits(inexact={**dict.fromkeys(SINGLE_INSIDE, SINGLE), "erfinv": 82_137 * SINGLE}),
     wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
     paired=(PAIRED,),
     refusals=attributes.REFUSALS,

@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from multigrad.capture import places
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.ir.types import T
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast
 
@@ -58,7 +57,7 @@ def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor
 
 
 def zero_fraction(value: Tensor) -> Tensor:
-    return xp.mean(cast(xp.equal(value, 0), T))
+    return xp.mean(cast(xp.equal(value, 0), "float32"))
 
 
 def moments(x: Tensor, axes: Any, shift: Any, keepdims: bool) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,6 @@ class Habits:
         float8_is_limited: a float beyond float8_e4m3fn is its largest number; else NaN.
         plus_copies: `+x` is a copy; else x itself.
         none_is_other: `x == None` is False; else each element is compared.
-        single_inside: its kernels hold numbers and series in float32, in float64 too.
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
     """
 
@@ -58,7 +57,6 @@ class Habits:
     nested_lists: bool = True
     plus_copies: bool = True
     none_is_other: bool = False
-    single_inside: bool = False
     inexact: Mapping[str, float] = field(default_factory=dict)
     small_integers_wrap: bool = False
     float8_is_limited: bool = False

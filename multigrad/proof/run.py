@@ -143,8 +143,7 @@ def coarseness_of(dialect: str, graphs: Iterable[Graph]) -> float:
         return 0.0
     inexact = known.habits.inexact
     names = {node.op.name for graph in graphs for node in graph.nodes} if inexact else set()
-    own = 2.0**-23 if known.habits.single_inside else 0.0
-    return max([own, *(inexact[name] for name in names & inexact.keys())])
+    return max((inexact[name] for name in names & inexact.keys()), default=0.0)
 
 
 def keeps_infinity(dialect: str) -> bool:
