@@ -305,3 +305,15 @@ def test_derivatives_that_torch_derives_with_fewer_digits(name: str, dtype: str)
     slopes = [torch.autograd.grad(each.sum(), x)[0].double() for each in (y, function(x))]
     half = torch.finfo(x.dtype).eps ** 0.5
     torch.testing.assert_close(*slopes, rtol=half, atol=half)
+
+
+@pytest.mark.needs("torch")
+def test_the_share_of_a_mask_in_a_rule_which_is_float32s_in_torch() -> None:
+    import torch
+
+    rule = xg.register("share of a mask", native=False)(
+        lambda ctx, grad_out, tin: grad_out * torch.mean((tin > 0).float()).to(tin.dtype)
+    )
+    x = torch.tensor([-1.0, 1.0, 2.0], dtype=torch.float64)
+    found = rule(None, torch.ones_like(x), x)
+    torch.testing.assert_close(found, torch.full_like(x, 2 / 3), rtol=1e-7, atol=0.0)

@@ -16,7 +16,7 @@ import numpy as np
 from .. import ops
 from ..errors import MultigradError
 from ..ir.graph import Graph
-from ..ir.types import FLOATS, T
+from ..ir.types import BOOL, FLOATS, T
 from ..tracing.calls import drop_calls
 from .bounded import Bounded, run_rounded
 from .compare import as_dtype, eps_of, run_graphs, run_reference, smallest_of
@@ -27,6 +27,7 @@ Array = Any
 RUNS = 6
 COARSEST = 1.0  # no cap
 UNSETTLED = 0.1  # of a result: an iteration that roundings move so far has no digits
+QUOTIENTS = (ops.DIV, ops.MEAN, ops.VAR, ops.STD)
 TIMES = 8  # as far as the runs lie apart, a right result may lie from them
 
 
@@ -103,13 +104,18 @@ class Rounding:
         return COARSEST
 
     def eps_of_numbers(self) -> float:
-        """Return float32's eps where a number that the graphs read has more digits, else 0."""
-        nodes = (node for graph in self.graphs for node in graph.nodes)
+        """Return float32's eps where a number that the graphs read, or a quotient of a mask's, has
+        more digits, else 0.
+        """
+        nodes = [node for graph in self.graphs for node in graph.nodes]
         numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
         numbers += self.sample.numbers.values()
         floats = [value for value in numbers if isinstance(value, float)]
         with np.errstate(over="ignore"):
-            return eps_of("float32") if any(v != float(np.float32(v)) for v in floats) else 0.0
+            is_wide = any(v != float(np.float32(v)) for v in floats)
+        masks = (n for n in nodes if n.op is ops.CAST and n.operands[0].type.dtype == BOOL)
+        divides = any(node.op in QUOTIENTS for node in nodes) and any(True for _ in masks)
+        return eps_of("float32") if is_wide or divides else 0.0
 
     def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:
         known = self._spreads.get((cap, least))
