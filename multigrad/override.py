@@ -19,7 +19,7 @@ from .functions.function import Function
 from .ground.typed import P, R
 from .inspection import html
 from .models.handle import named
-from .models.over import over
+from .models.over import Over, over
 from .models.recorded import captured
 from .models.selectors import check_row
 from .rulebook.rule import Rule
@@ -81,7 +81,7 @@ class Overridden(Generic[P, R]):
         self._by_backend: dict[str, Callable[..., Any]] = {}
         self._said = self._named_by_selectors()
         self._read = tuple(self._readings())
-        self._captured: tuple[tuple[Function, ...], Function] | None = None
+        self._captured: tuple[tuple[Over, ...], Function] | None = None
         functools.update_wrapper(self, function, updated=())
         vars(self).pop("__wrapped__")  # whoever unwrapped it would lose the rules
 
@@ -114,7 +114,9 @@ class Overridden(Generic[P, R]):
             raise RuleTypeError("rules that read weights act on functions of jax")
         acting = tuple(map(over, self.rules.values()))
         if self._captured is None or self._captured[0] != acting:
-            self._captured = acting, captured(self.function, self.rules, acting)
+            found = captured(self.function, self.rules, acting)
+            self._captured = acting, found
+            return found
         return self._captured[1]
 
     def _on(self, backend: Backend) -> Callable[..., Any]:

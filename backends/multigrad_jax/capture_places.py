@@ -39,7 +39,7 @@ def take(a: Tensor, indices: Any, axis: Any = None, out: None = None, mode: Any 
     if fills(mode, fill_value):
         indices = places.as_places(a, indices)
         at, is_inside = moved_inside(indices, xp.dim(a, axis))
-        is_inside = beside_axes(is_inside, axis % xp.ndim(a), xp.ndim(a))
+        is_inside = beside_axes(is_inside, axis % a.ndim, a.ndim)
         return xp.where(is_inside, xp.take(a, at, axis), filling(a, fill_value))
     return xp.take(a, brought_inside(indices, a, axis, mode), axis)
 

@@ -32,7 +32,7 @@ class Rewriting:
     What is kept of a jaxpr under `jit` holds as long as jax itself keeps it: compiled once.
     """
 
-    def __init__(self, rows: Sequence[tuple[Meant, Function]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Meant, Any]]) -> None:
         self.rows = tuple(rows)
         found = [meant.inlined for meant, _ in rows if meant.inlined is not None]
         self.inlined = tuple(found)

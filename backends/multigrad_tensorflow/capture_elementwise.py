@@ -38,8 +38,8 @@ def cast_to(x: Any, dtype: Any) -> Any:
     """A number stays weak, but a float one that becomes an integer is truncated."""
     dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
     if isinstance(x, int | float):
-        is_open = isinstance(dtype, SymbolicDType) and dtype.trace is not None
-        return dtype.trace.value(number(x)) if is_open else x  # with all its digits
+        trace = dtype.trace if isinstance(dtype, SymbolicDType) else None
+        return x if trace is None else trace.value(number(x))  # with all its digits
     if not isinstance(x, Value):
         raise NeedsConcrete("dtype")  # of a constant tensor: TensorFlow's own does it
     if x.node.type.kind == "scalar":

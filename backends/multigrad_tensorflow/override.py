@@ -63,7 +63,7 @@ _changed: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 class Acting:
     """The rules of one `override`, and the copies of functions that were traced for them."""
 
-    def __init__(self, name: str, rows: Sequence[tuple[Meant, Function]]) -> None:
+    def __init__(self, name: str, rows: Sequence[tuple[Meant, Any]]) -> None:
         self.name = name
         self.rows = tuple(rows)
         self.by_type = {meant.name: (meant, rule) for meant, rule in rows if meant.cell is None}

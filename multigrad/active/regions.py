@@ -65,7 +65,7 @@ def standing(moving: Moving) -> float:
     return moving.value if number is None else number
 
 
-def meant(name: str, known: Any) -> tuple[Any, int | None]:
+def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:
     """Return the rule that a name means, and the number of its registration: `known`, or what it
     meant in the first run of a region that runs again.
     """

@@ -229,9 +229,9 @@ def has_no_axes(trace: Trace, argument: Node) -> bool:
     ndim, shape = (shape_fact(argument, what) for what in ("ndim", "shape"))
     if shape in trace.facts:
         return trace.facts[shape] == ()
-    if ndim not in trace.facts:
+    if ndim is not None and ndim not in trace.facts:
         raise NeedsConcrete(ndim)
-    return trace.facts[ndim] == 0
+    return ndim is not None and trace.facts[ndim] == 0
 
 
 def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:

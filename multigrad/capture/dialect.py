@@ -140,9 +140,7 @@ class Dialect:
     shown: str = ""
     wrappers: Mapping[type, str] = field(default_factory=dict)
     paired: tuple[type, ...] = ()
-    own_gradients: Mapping[type, Callable[[Any], Callable[..., Any] | None]] = field(
-        default_factory=dict
-    )
+    own_gradients: Mapping[type, Callable[[Any], Any]] = field(default_factory=dict)
     keeps: Callable[[Any], bool] | None = None
     interceptions: tuple[AbstractContextManager[Any], ...] = ()
     runs_on: Callable[[], str] | None = None

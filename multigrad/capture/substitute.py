@@ -174,9 +174,10 @@ class _Substitution:
         is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
         own = self._own_gradient(wrapper)
-        if hasattr(own, "around"):
-            return own.around(plain)
-        return plain if own is None else partial(call_by_own_gradient, own, plain)
+        if own is None:
+            return plain
+        around = getattr(own, "around", None)
+        return partial(call_by_own_gradient, own, plain) if around is None else around(plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
         """Return what stands in for a function with a gradient of its own, also inside of others

@@ -110,7 +110,8 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         if self.is_keyed:
             other.draws = replace(self.draws, counter=Counter(self.counter.count))
         if other.recipe is not self.recipe:
-            other.__wrapped__ = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
+            wrapped = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
+            vars(other)["__wrapped__"] = wrapped
             other.variants, other.facts = {}, frozenset()
         if other.recipe is not self.recipe or self._defaults:
             other._entries = {}
@@ -131,8 +132,9 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
         """
         if instance is None:
             return self
-        if hasattr(self.recipe, "bound_to"):  # a library's own, which binds as that does
-            recipe = self.recipe.bound_to(instance)
+        bound_to = getattr(self.recipe, "bound_to", None)
+        if bound_to is not None:  # a library's own, which binds as that does
+            recipe = bound_to(instance)
             if recipe is self.recipe:
                 return self
             bound = Function(recipe, prove=self.prove)
@@ -333,9 +335,9 @@ def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
     """Return a recipe of the copies of what it calls: of objects and their methods, where functions
     are as they are.
     """
-    if is_imported(recipe) or not is_dataclass(recipe):
+    if is_imported(recipe) or isinstance(recipe, type) or not is_dataclass(recipe):
         return recipe
-    changed = {}
+    changed: dict[str, Any] = {}
     for name in [each.name for each in fields(recipe)]:
         value = getattr(recipe, name)
         # What a decorator has made stands for a function, and is copied as little as one.
@@ -344,7 +346,8 @@ def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
             copied = copy.deepcopy(value, memo)
             if copied is not value:
                 changed[name] = copied
-    return replace(recipe, **changed) if changed else recipe
+    copied_recipe: Any = recipe
+    return replace(copied_recipe, **changed) if changed else recipe
 
 
 def parameters_of(function: Any) -> inspect.Signature | None:

@@ -109,14 +109,16 @@ class Changes:
             GradientError: that has been detached from layers within this one.
         """
         acts = self.run, self.scope, tuple(self.handles)
-        run, scope, handles = HOST.compiler.recall((id(self), "acts"), acts)
+        recall, on_call = HOST.compiler.recall, HOST.compiler.on_call
+        assert recall is not None and on_call is not None  # else nothing runs again
+        run, scope, handles = recall((id(self), "acts"), acts)
         if any(each.superseded for each in handles) and children_of(self.layer):
             raise GradientError(
                 f"layer {self.layer.name!r} is computed again in backward (RematScope), and the "
                 "rules within it were detached since its forward: take the gradient first, and "
                 "detach then"
             )
-        with HOST.compiler.on_call():
+        with on_call():
             return run_in(scope, run, original, args, kwargs)
 
     def renew(self) -> None:

@@ -25,10 +25,9 @@ from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
 from ..errors import RuleValueError
-from ..functions.function import Function
 from ..ground.threads import make_lock
 from ..models.handle import named
-from ..models.over import RuleOver, check_fit, over
+from ..models.over import Over, RuleOver, check_fit, over
 from .tracing import HOST, in_symbolic_scope
 
 Tensor = Any
@@ -189,7 +188,7 @@ def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str
     return look_up(rule)(x, out)
 
 
-def look_up(rule: RuleOver) -> Function:
+def look_up(rule: RuleOver) -> Over:
     """Return a rule over a forward as it is now; what is traced notes its name, where no guard
     does.
     """

@@ -10,10 +10,12 @@ import keras
 from ..capture.dialect import find_dialect
 from ..capture.type_oracle import StandInCall, TypeOracle
 
+backend: Any = vars(keras)["backend"]
+
 
 def below() -> TypeOracle:
     """Return how the library is asked that Keras computes with."""
-    dialect = find_dialect(keras.backend.backend())
+    dialect = find_dialect(backend.backend())
     assert dialect is not None and dialect.types is not None
     oracle: TypeOracle = dialect.types
     return oracle
@@ -32,7 +34,7 @@ def read(x: Any) -> tuple[str, bool] | None:
 
 
 def mode() -> Any:
-    return keras.backend.backend(), keras.backend.floatx(), below().mode()
+    return backend.backend(), backend.floatx(), below().mode()
 
 
 def floats(mode: Any) -> Sequence[str]:

@@ -84,7 +84,7 @@ def operation_held(name: str, held: Function) -> str:
         RuleValueError: it is none that can be told from what else the layer calls.
     """
     operation = FUNCTIONS.get(held.function) if inspect.isfunction(held.function) else None
-    if operation not in NAMES.values():
+    if operation is None or operation not in NAMES.values():
         shown = getattr(held.function, "__name__", type(held.function).__name__)
         raise RuleValueError(
             f"{name!r} is {shown!r}, which is no operation that Keras computes: select the layer, "
@@ -117,7 +117,7 @@ def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
     """
     for each in layers:
         cell = getattr(each.layer, "cell", None)
-        if id(cell) in chosen:
+        if cell is not None and id(cell) in chosen:
             raise RuleTypeError(
                 f"layer {cell.name!r} ({type(cell).__name__}) is the cell of layer "
                 f"{each.layer.name!r}, which takes several tensors or is computed in one kernel "

@@ -189,7 +189,7 @@ def is_direct(result: Value, x: Value) -> bool:
 
 
 def captured(
-    function: Callable[..., Any], rules: Mapping[Any, Any], acting: Sequence[Function]
+    function: Callable[..., Any], rules: Mapping[Any, Any], acting: Sequence[Any]
 ) -> Function:
     """Return the captured form of a function with rules on its operations, for every backend.
 

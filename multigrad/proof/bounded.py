@@ -69,7 +69,9 @@ def run_rounded(
         if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind != "f":
             return value
         by = roundings.get(node.type.dtype, 0.0) * (SERIES if _is_series(node) else 1.0)
-        value = value * (1.0 + by * generator.uniform(-1.0, 1.0, value.shape))
+        value = np.asarray(value, np.float64) * (
+            1.0 + by * generator.uniform(-1.0, 1.0, value.shape)
+        )
         least = flushed.get(node.type.dtype, 0.0)
         return np.where(np.abs(value) < least, 0.0, value) if least else value
 

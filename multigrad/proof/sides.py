@@ -118,7 +118,7 @@ def _rehearse(
         for i, leaf in enumerate(given.layout.leaves):
             if leaf.kind != "static":
                 leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
-        return leaves, [known.get(name) for name in graphs.seeds]
+        return leaves, [None if name is None else known.get(name) for name in graphs.seeds]
 
     def first(*tensors: Tensor) -> dict[str, Any]:
         leaves, cotangents = filled(tensors)
@@ -189,10 +189,11 @@ def _run(
         return found
     cotangents = []
     for name, output in zip(graphs.seeds, found.values(), strict=True):
-        if name is not None and output.shape != sample.arrays[name].shape:
+        seed = None if name is None else sample.arrays[name]
+        if seed is not None and getattr(output, "shape", None) != seed.shape:
             return found  # which is the difference
-        is_given = name is not None and name not in sample.absent
-        cotangents.append(to_tensor(backend, sample.arrays[name]) if is_given else None)
+        is_absent = seed is None or name in sample.absent
+        cotangents.append(None if is_absent else to_tensor(backend, seed))
     gradients = pull(cotangents)
     found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in given.asked}
     if sample.label == samples.DRAWN and not given.acts and not graphs.is_random:
