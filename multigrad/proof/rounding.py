@@ -28,6 +28,7 @@ RUNS = 6
 COARSEST = 1.0  # no cap
 UNSETTLED = 0.1  # of a result: an iteration that roundings move so far has no digits
 QUOTIENTS = (ops.DIV, ops.MEAN, ops.VAR, ops.STD)
+MOST_READ = 1_024  # elements of an array
 TIMES = 8  # as far as the runs lie apart, a right result may lie from them
 
 
@@ -111,6 +112,9 @@ class Rounding:
         numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
         numbers += self.sample.numbers.values()
         floats = [value for value in numbers if isinstance(value, float)]
+        for node in nodes:
+            if node.op is ops.ARRAY:  # arrays in code take the dtype of what they meet, too
+                floats += node.attr("value").as_numpy(np.float64).ravel()[:MOST_READ].tolist()
         with np.errstate(over="ignore"):
             is_wide = any(v != float(np.float32(v)) for v in floats)
         masks = (n for n in nodes if n.op is ops.CAST and n.operands[0].type.dtype == BOOL)
