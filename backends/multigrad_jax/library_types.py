@@ -23,16 +23,19 @@ def run(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
 def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
     try:
         return _trace([call], mode)[0]
-    except Exception:
+    except Exception:  # jax refuses such operands: there is no answer
         return None
 
 
 def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
-    results: list[Any] = []
-    for is_wide in (False, True):  # what float64 gives is asked where that is on
-        chosen = [call for call in calls if (mode[0] or _is_double(call)) is is_wide]
-        results += _trace_in(chosen, is_wide) if chosen else []
-    return results
+    wide = [mode[0] or _is_double(call) for call in calls]  # float64 is asked where that is on
+    groups = {
+        is_wide: iter(
+            _trace_in([c for c, w in zip(calls, wide, strict=True) if w is is_wide], is_wide)
+        )
+        for is_wide in set(wide)
+    }
+    return [next(groups[is_wide]) for is_wide in wide]
 
 
 def _is_double(call: StandInCall) -> bool:
