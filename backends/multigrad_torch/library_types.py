@@ -37,8 +37,17 @@ def is_wide(function: Any) -> bool:
         return False  # it is written in Python, of others
     packet = getattr(torch.ops.aten, name, None)
     forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    of_tensors = [form for form in forms if str(form._schema.arguments[0].type) == "Tensor"]
+    of_tensors = [form for form in forms if is_known(form) and takes_tensor(form)]
     return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
+
+
+def is_known(form: Any) -> bool:
+    """Return whether an operator is dispatched; a few are TorchScript's alone (`element_size`)."""
+    return bool(torch._C._dispatch_has_kernel(form.name()))
+
+
+def takes_tensor(form: Any) -> bool:
+    return str(form._schema.arguments[0].type) == "Tensor"
 
 
 def is_made_of_others(form: Any) -> bool:

@@ -13,6 +13,7 @@ from .. import ops
 from ..backend.contract import Backend
 from ..backend.emitted import Attached, Code, Emitted, Prepared
 from ..errors import GradientError
+from ..ground.threads import build_once
 from ..ir.graph import Graph, Node
 from ..ir.types import BOOL, UNKNOWN, is_float
 from ..passes.outputs import drop_marks
@@ -322,16 +323,14 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
     return _wrap(function, backend), source
 
 
-EmittedRules = dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]
+MOST_EMITTED = 16  # functions of one rule: by backend, and by what it asks of its input
+EmittedRules = dict[tuple[Any, ...], Callable[..., Any]]
 
 
 def emit_rule_once(graph: Graph, backend: Backend, known: EmittedRules) -> Callable[..., Any]:
-    """Return the same function where the graph is the one that was emitted last."""
-    same = (graph.inputs, graph.outputs)
-    found = known.get(backend.name)
-    if found is None or found[0] != same:
-        found = known[backend.name] = same, emit_rule(graph, backend)[0]
-    return found[1]
+    """Return the bare rule as a plain function of one backend: one for each graph."""
+    key = (backend.name, graph.inputs, graph.outputs)
+    return build_once(known, key, lambda: emit_rule(graph, backend)[0], MOST_EMITTED)
 
 
 def _wrap(function: Callable[..., Any], backend: Backend) -> Callable[..., Any]:

@@ -153,6 +153,8 @@ class _Recording:
                         None if node is None else trace.updates.get(node),
                     )
                 )
+        if isinstance(recorded.outputs, Picked):
+            self.check_output(recorded.outputs)
         flat, outputs = flatten_outputs(recorded.outputs)
         self.check_dtypes(flat)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}

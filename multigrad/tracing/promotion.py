@@ -83,7 +83,9 @@ class Promotion:
     def target(self, op: Op) -> str | None:
         marks = self.marks[1:] if op.coerce == "where" else self.marks
         if not any(mark.is_tensor for mark in marks):
-            return self.types.expected or None
+            # Of numbers that are compared the result's dtype says nothing.
+            holds = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
+            return (self.types.expected or None) if holds else None
         common = self.types.common(marks)
         if not common or common in (T, *FLOATS):
             return common or None
