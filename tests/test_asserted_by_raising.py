@@ -53,6 +53,12 @@ def raises_at_the_end(ctx: Any, x: Any) -> Any:
     raise ValueError(message)
 
 
+def raises_where_numbers_differ(ctx: Any, x: Any) -> Any:
+    if not -30 < x.min().item() <= x.max().item() < 10.0:
+        raise ValueError("too large")
+    return x * 3
+
+
 def raises_in_a_library(ctx: Any, x: Any) -> Any:
     import torch
 
@@ -66,6 +72,7 @@ def raises_in_a_library(ctx: Any, x: Any) -> Any:
         raises_in_a_helper,
         raises_after_a_call_of_a_call,
         raises_at_the_end,
+        raises_where_numbers_differ,
         raises_in_a_library,
     ],
 )

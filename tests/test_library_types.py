@@ -186,6 +186,43 @@ def test_weak_types_of_jax_give_way() -> None:
 
 
 @pytest.mark.needs("jax")
+def test_a_capture_follows_jax_to_64_bits_and_back() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    functions = [
+        lambda x: x * 1.0,
+        lambda x: jnp.broadcast_arrays(x, 2)[1],
+        lambda x: jnp.zeros(3) + x.sum(),
+    ]
+    pairs = [(function, captured(function, "jax")) for function in functions]
+    for is_wide in (False, True, False):
+        with jax.enable_x64(is_wide):
+            x = jnp.arange(3, dtype=jnp.int32)
+            for function, graph in pairs:
+                assert graph(x).dtype == function(x).dtype
+
+
+@pytest.mark.needs("torch")
+def test_a_capture_follows_the_default_dtype_of_torch() -> None:
+    import torch
+
+    functions = [lambda x: x.long() / 2, lambda x: torch.zeros(3) * x.long()]
+    pairs = [(function, captured(function, "torch")) for function in functions]
+    plain = captured(lambda x: (x > 1).float() * x, "torch")
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float32)
+            for function, graph in pairs:
+                assert graph(x).dtype == function(x).dtype == dtype
+            assert plain(x).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not {"torch"} & set(map(str, plain.facts))  # calls that cannot differ look nothing up
+
+
+@pytest.mark.needs("jax")
 def test_attention_of_jax_accumulates_in_float32() -> None:
     import jax
     import jax.numpy as jnp

@@ -22,6 +22,7 @@ from multigrad.backend.discovery import load_backend
 from multigrad.calls.arguments import flatten
 from multigrad.calls.facts import gather_facts
 from multigrad.calls.recipe import Variant
+from multigrad.capture.modes import ModeOf
 from multigrad.context import RuleInForce
 from multigrad.errors import MultigradError, TraceError
 from multigrad.functions.function import Function
@@ -203,7 +204,7 @@ def call_of_function(function: Function, described: Any) -> Call:
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
     variant = find_variant(function, leaves, described, tree)
-    if any(isinstance(fact, Telling) for fact in variant.facts):
+    if any(map(is_read_by_graph, variant.facts)):
         message = f"{function.recipe.subject} reads a tensor from outside of it at each call"
         raise NotCaptured(TraceError(message))
     layout = variant.layout
@@ -218,7 +219,12 @@ def call_of_function(function: Function, described: Any) -> Call:
 
 def reads(function: Function) -> bool:
     """Return whether the Function's Python code reads more than its arguments."""
-    return any(map(is_read, function.facts))
+    return any(is_read(fact) and not isinstance(fact, ModeOf) for fact in function.facts)
+
+
+def is_read_by_graph(fact: str) -> bool:
+    """Return whether a fact is about what lies outside of a call; of modes Dynamo keeps an eye."""
+    return isinstance(fact, Telling) and not isinstance(fact, ModeOf)
 
 
 def emit_assembly(variant: Variant) -> Callable[..., Any]:

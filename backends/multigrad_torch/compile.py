@@ -251,7 +251,8 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
         raise Question(READS)
     if token.startswith(HIDDEN):
         raise Question(NUMBERS)
-    key = (function.identifier, described, repr(described), token, epoch)  # 1, 1.0, True are equal
+    told = (described, repr(described), torch.get_default_dtype())  # 1, 1.0, True are equal
+    key = (function.identifier, told, token, epoch)
     if function.is_keyed:
         key = (*key, number_application(function.counter))
     if key in NAMES:

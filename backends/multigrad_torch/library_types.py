@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.type_oracle import StandInCall, TypeOracle, run_each
+from multigrad.capture.type_oracle import (
+    Answer,
+    Mark,
+    StandInCall,
+    TypeOracle,
+    names_dtype,
+    run_each,
+)
+from multigrad.ir.types import FLOATS, T
 
 
 def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
@@ -55,6 +63,18 @@ def is_made_of_others(form: Any) -> bool:
     return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
+def states_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
+    """Return whether a result is no float, or one that the call or its tensors say; else it takes
+    the default dtype.
+    """
+    floats = (T, *FLOATS)
+    says = any(mark.is_tensor and mark.dtype in floats for mark in marks)
+    says = says or name in CASTS or any(map(names_dtype, marks))
+    return says or not any(dtype in floats for dtype, _ in answer)
+
+
+CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
+
 # They do no more than call a kernel of another name.
 KERNELS = frozenset(
     """
@@ -67,5 +87,6 @@ KERNELS = frozenset(
 COMPARES = frozenset({"hardshrink"})
 
 TYPES = TypeOracle(
-    tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide, casts_first=is_wide
-)
+    tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide,
+    casts_first=is_wide, states=states_dtype,
+)  # fmt: skip

@@ -47,6 +47,7 @@ class Habits:
         plus_copies: `+x` is a copy; else x itself.
         none_is_other: `x == None` is False; else each element is compared.
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
+        promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
     """
 
     exchanges_two: bool = False
@@ -58,6 +59,7 @@ class Habits:
     plus_copies: bool = True
     none_is_other: bool = False
     inexact: Mapping[str, float] = field(default_factory=dict)
+    promotes_to_float32: bool = False
     small_integers_wrap: bool = False
     float8_is_limited: bool = False
 

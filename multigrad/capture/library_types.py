@@ -14,13 +14,13 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .. import ops
+from ..active.reads import note
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
 from ..ir.types import (
@@ -39,9 +39,10 @@ from ..passes.facts import LIBRARY, needed_shapes
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast, cast_node
 from .arrays import Values
-from .dialect import Dialect, find_dialect, registered_dialects
+from .dialect import Dialect, find_dialect
 from .extremes import Extremes
 from .items import is_number
+from .modes import ModeOf, modes
 from .readings import CODE, TENSORS
 from .symbol_dtypes import (
     is_bool,
@@ -69,6 +70,7 @@ from .type_oracle import (
     leaves_of,
     mark_plain,
     mark_tree,
+    names_dtype,
     with_leaves,
     without_value,
 )
@@ -97,23 +99,6 @@ MOST_ANSWERS = 16_384
 JUMPS = (ops.FLOOR_DIVIDE,)
 UNKNOWN = "not asked yet"
 _answers: dict[Any, Any] = {}
-_modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", default=None)
-
-
-def modes_now() -> dict[str, Any]:
-    """Return what each library is set to."""
-    known = registered_dialects().items()
-    return {name: dialect.types.mode() for name, dialect in known if dialect.types is not None}
-
-
-@contextmanager
-def keeping_modes() -> Iterator[None]:
-    """Let captures within see what the libraries are set to now, whatever they set inside."""
-    reset = _modes.set(_modes.get() or modes_now())
-    try:
-        yield
-    finally:
-        _modes.reset(reset)
 
 
 class LibraryTypes:
@@ -122,15 +107,17 @@ class LibraryTypes:
     Attributes:
         expected: the dtype of the result of the call that is being recorded, "" where there are
             several, or none.
+        given: the dtype of each leaf of that result, () where the library does not say.
         unconfirmed: calls of which no library could say the type.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.expected = ""
+        self.given: tuple[str, ...] = ()
         self.unconfirmed: dict[str, None] = {}
         self._is_inside = False
-        self._modes = _modes.get() or modes_now()
+        self._modes = modes()
 
     # --- a call -----------------------------------------------------------------------------------
     def confirmed(
@@ -154,13 +141,13 @@ class LibraryTypes:
             return record(*args, **kwargs)
         name = getattr(function, "__name__", "") or ""
         if NOT_ASKED.search(name):
-            with self._within(""):
+            with self._within(None):
                 return record(*args, **kwargs)
         answer = self._answer(function, args, kwargs)
         if wide := self._computes_in(name, args, kwargs):
             args, kwargs = with_leaves((args, dict(kwargs)), lambda x: self._in_dtype(x, wide))
             kwargs = {k: v for k, v in kwargs.items() if k not in COMPUTES_IN}
-        with self._within(answer[0][0] if answer is not None and len(answer) == 1 else ""):
+        with self._within(answer):
             result = record(*args, **kwargs)
             if answer is not None and len(answer) == 1 and oracle.casts_first(function):
                 result = self._promoted_first(result, answer[0][0], args, kwargs, record)
@@ -182,14 +169,15 @@ class LibraryTypes:
         return result
 
     @contextmanager
-    def _within(self, expected: str) -> Iterator[None]:
+    def _within(self, answer: Answer | None) -> Iterator[None]:
         """Record a call: what is called to record it is not asked."""
-        before = self.expected, self._is_inside
-        self.expected, self._is_inside = expected, True
+        before = self.given, self.expected, self._is_inside
+        self.given, self._is_inside = tuple(dtype for dtype, _ in answer or ()), True
+        self.expected = self.given[0] if len(self.given) == 1 else ""
         try:
             yield
         finally:
-            self.expected, self._is_inside = before
+            self.given, self.expected, self._is_inside = before
 
     def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the dtype that a call names to compute in, "" for none."""
@@ -412,10 +400,26 @@ class LibraryTypes:
             return [(BOOL, False)]
         self._need_ranks(args, kwargs, tensors)
         answer = self._ask(function, key)
+        self._note_mode(function, marks, answer)
         if answer is None and tensors and self._are_small(args, kwargs):
             whole = tuple(mark_tree(each, self._mark_whole, []) for each in (args, dict(kwargs)))
             answer = self._ask(function, whole)
         return answer
+
+    def _note_mode(
+        self, function: Callable[..., Any], marks: Sequence[Mark], answer: Answer | None
+    ) -> None:
+        """Note what the library is set to, where an answer may be another one in another mode."""
+        oracle = self._oracle()
+        if oracle is None or self._mode() is None or not answer:
+            return
+        tensors = [mark for mark in marks if mark.is_tensor]
+        own = all((mark.dtype, mark.is_weak) == (T, False) for mark in tensors)
+        given = all(leaf in ((T, False), (BOOL, False)) for leaf in answer)
+        follows = tensors and own and given and not any(map(names_dtype, marks))
+        name = getattr(function, "__name__", "") or ""
+        if not follows and not oracle.states(name, marks, answer):
+            note({ModeOf(self.library()): self._mode()})
 
     def _promoted(self, function: Callable[..., Any], marks: Sequence[Mark]) -> str:
         """Return the dtype of an operator on these, one after the other; "" where it has none."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.types import is_float
 from ..tracing import xp_all as xp
 from ..tracing.axes import known_shape
 from ..tracing.trace import Value
@@ -206,7 +207,9 @@ def block_diag(*matrices: Tensor) -> Tensor:
 
 # --- broadcasting ---------------------------------------------------------------------------------
 def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Each repeated to the shape of all together; a number fills it."""
+    """Each repeated to the shape of all together; a number fills it, in the dtype that the library
+    gives it there.
+    """
     symbols = [x for x in tensors if is_tensor(x)]
     if not symbols:
         raise TypeError("no symbolic tensor among those to broadcast")
@@ -217,8 +220,12 @@ def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
     else:
         like = np.broadcast_shapes(*shapes)  # type: ignore[arg-type]
         whole = xp.broadcast_to(symbols[0], like)
+    types = symbols[0].trace.types
+    given = () if types is None else types.given
+    dtypes = given if len(given) == len(tensors) else (None,) * len(tensors)
     return tuple(
-        xp.full_like(whole, x) if is_number(x) else xp.broadcast_to(x, like) for x in tensors
+        xp.full_like(whole, x, dtype or None) if is_number(x) else xp.broadcast_to(x, like)
+        for x, dtype in zip(tensors, dtypes, strict=True)
     )
 
 
@@ -233,7 +240,9 @@ def is_number(x: Any) -> bool:
 
 def _zeros(x: Tensor) -> Tensor:
     """Return zeros to add: what they are of does not matter."""
-    return xp.zeros_like(x, "float") if is_tensor(x) else np.zeros(np.shape(x))
+    if not is_tensor(x):
+        return np.zeros(np.shape(x))
+    return xp.zeros_like(x, None if is_float(x.node.type) else "float32")
 
 
 def meshgrid(*vectors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.types import BOOL, FLOATS, WHOLE, T
+from ..ir.types import BOOL, DTYPES, FLOATS, WHOLE, T
 from ..ops.numerics import as_numpy_dtype
 from .arrays import Values
 from .extremes import Extremes
@@ -94,6 +94,11 @@ def never(function: Any) -> bool:
     return False
 
 
+def never_states(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
+    """Return that a mode may change the dtype of every result."""
+    return False
+
+
 def wide_floats(mode: Mode) -> Sequence[str]:
     """Return what T stands for where it is open: calls in 16 bits are captured by themselves."""
     return FLOATS[2:]
@@ -119,6 +124,7 @@ class TypeOracle:
         casts_first: (function) -> whether it casts all operands to the result's dtype before it
             computes, though it is made of several ops here.
         canonical: (dtype, mode) -> that of an array which a capture has made.
+        states: (function's name, marks, answer) -> whether the answer is the same in every mode.
     """
 
     tiny: Tiny
@@ -132,6 +138,7 @@ class TypeOracle:
     casts_first: Callable[[Any], bool] = never
     promotes: bool = True
     canonical: Callable[[str, Mode], str] = as_it_is
+    states: Callable[[str, Sequence[Mark], Answer], bool] = never_states
 
 
 class Unaskable(Exception):
@@ -225,6 +232,12 @@ def is_dtype(x: Any) -> bool:
     if isinstance(x, type):
         return issubclass(x, np.generic) or type(x).__name__ == "_ScalarMeta"  # jax.numpy's
     return type(x).__name__ in ("dtype", "DType")
+
+
+def names_dtype(mark: Mark) -> bool:
+    """Return whether an argument is a dtype, or its name."""
+    own = mark.value[2] if mark.kind == "value" else None
+    return mark.kind == "dtype" or is_dtype(own) or own in (bool, int, float, *map(str, DTYPES))
 
 
 def follows_input(mark: Mark) -> bool:

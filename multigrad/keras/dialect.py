@@ -19,7 +19,7 @@ from typing import Any
 import keras
 
 from multigrad.capture import creation
-from multigrad.capture.dialect import Dialect, find_dialect, register_dialect
+from multigrad.capture.dialect import Dialect, Habits, find_dialect, register_dialect
 from multigrad.capture.interception import Interception
 from multigrad.capture.libraries import is_library_file
 from multigrad.capture.substitute import substitute
@@ -342,6 +342,7 @@ DIALECT = Dialect(
     runs_on=keras.backend.backend,
     shown="keras.ops",
     types=TYPES,
+    habits=Habits(promotes_to_float32=True),  # keras.backend.result_type
     keeps=is_layer,
     interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
     variables=(keras.Variable,),

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from multigrad import ops
 from multigrad.capture import losses
 from multigrad.capture.parts import length, rank
 from multigrad.ir.types import T
@@ -24,6 +26,7 @@ Handler = Callable[..., Any]
 
 # --- keras.ops ------------------------------------------------------------------------------------
 def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) -> Tensor:
+    output, from_logits = behind(output, from_logits)
     if from_logits:
         positive, negative = xp.log_sigmoid(output), xp.log_sigmoid(xp.negative(output))
     else:
@@ -36,10 +39,26 @@ def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) 
 def categorical_crossentropy(
     target: Any, output: Tensor, from_logits: bool = False, axis: int = -1
 ) -> Tensor:
+    output, from_logits = behind(output, from_logits)
     if from_logits:
         return losses.softmax_cross_entropy(output, target, axis)
     p = xp.divide(output, xp.sum(output, axis, keepdims=True))
     return xp.negative(xp.sum(xp.multiply(target, xp.log(within(p))), axis))
+
+
+def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
+    """Return the logits that probabilities were just made of, where this Keras goes back to them
+    (`_get_logits` of its TensorFlow backend): else probabilities of 0 and 1 would hide them.
+    """
+    made = output.node if isinstance(output, Value) else None
+    if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and remembers_logits():
+        return output.trace.value(made.operands[0]), True
+    return output, from_logits
+
+
+@functools.cache
+def remembers_logits() -> bool:
+    return hasattr(keras.ops.sigmoid(keras.ops.zeros(1)), "_keras_logits")
 
 
 def within(p: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from .run import (
     keeps_infinity,
     keys,
     on_first_home,
+    promotes_to_float32,
     replays_draws,
     run_samples,
     to_array,
@@ -63,7 +64,7 @@ class RuleUnderProof:
     runtime: tuple[str, ...]
     static: Mapping[str, Any]
     facts: Mapping[str, Any]
-    emitted: dict[str, Any]
+    emitted: dict[tuple[Any, ...], Any]
     is_again: bool = False
 
 
@@ -91,7 +92,7 @@ def prove_rule(
         graphs=(given.graph,),
         names=("result",),
         shown={"result": "the result"},
-        slots=_slots(given),
+        slots=_slots(given, any(map(promotes_to_float32, dialects.values()))),
         numbers=_numbers(given),
         fixed=frozenset(name for name in given.runtime if f"param:{name}" in given.facts),
         dtypes={},  # of a rule's result: the input's, whatever constants are made of
@@ -122,8 +123,12 @@ def _home_name(dialect: str) -> str:
     return "" if backend is None or not dialect else backend.name
 
 
-def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
-    """Return the gradient and the input: of the call's rank, where there is a call."""
+def _slots(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
+    """Return the gradient and the input: of the call's rank, where there is a call.
+
+    Args:
+        is_narrow: of float64, its library computes some in float32, where the rule keeps it.
+    """
     call = samples.CALL.get()
     x = None if call is None else call[0]
     shape: Any = given.facts.get("shape")
@@ -135,6 +140,8 @@ def _slots(given: RuleUnderProof) -> tuple[Slot, ...]:
     elif not samples.is_small(shape) and "shape" not in given.facts:
         (shape,) = samples.shrink([shape])
     dtype = samples.float_dtype("T", given.facts, samples.called_dtype())
+    if is_narrow and dtype == "float64":
+        dtype = "float32"
     names = ("grad_out", "tin") if given.has_tin else ("grad_out",)
     own = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps

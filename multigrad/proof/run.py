@@ -146,6 +146,11 @@ def coarseness_of(dialect: str, graphs: Iterable[Graph]) -> float:
     return max((inexact[name] for name in names & inexact.keys()), default=0.0)
 
 
+def promotes_to_float32(dialect: str) -> bool:
+    known = find_dialect(dialect)
+    return known is not None and known.habits.promotes_to_float32
+
+
 def keeps_infinity(dialect: str) -> bool:
     """Return whether 0 times inf is NaN where code of a dialect runs: a compiler may choose instead
     of multiply.

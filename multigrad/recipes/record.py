@@ -27,7 +27,8 @@ from ..capture.capture import has_number_from_elsewhere
 from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
-from ..capture.library_types import LibraryTypes, keeping_modes
+from ..capture.library_types import LibraryTypes
+from ..capture.modes import keeping_modes
 from ..capture.readings import written_in
 from ..capture.tracer import V
 from ..capture.witness import Witness

@@ -48,7 +48,7 @@ class Code:
         self.uncapturable: TraceError | None = None
         self.variants: dict[str, dict[Any, Any]] = {}
         self.proven: dict[Any, tuple[Graph, set[str]]] = {}
-        self.emitted: dict[str, Any] = {}
+        self.emitted: dict[tuple[Any, ...], Any] = {}
         # Graphs and lowered code, by what the facts in `reads` mean, in their order.
         self._memories: dict[tuple[Any, ...], tuple[dict[Any, Graph], dict[Any, Any]]] = {}
 
