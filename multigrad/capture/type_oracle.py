@@ -15,6 +15,7 @@ import numpy as np
 
 from ..ir.types import BOOL, DTYPES, FLOATS, WHOLE, T
 from ..ops.numerics import as_numpy_dtype
+from ..tracing.trace import Value
 from .arrays import Values
 from .extremes import Extremes
 from .symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
@@ -150,6 +151,8 @@ class Unaskable(Exception):
 
 def leaves_of(tree: Any) -> list[Any]:
     """Return the leaves of arguments, or of a result."""
+    if isinstance(tree, Value):  # first: a symbol that is asked for another class looks who asks
+        return [tree]
     if isinstance(tree, Extremes | Values):
         return [tree.values]
     if isinstance(tree, list | tuple) and not isinstance(tree, KnownShape):
@@ -161,6 +164,8 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Return a tree with each leaf changed, in its own containers."""
+    if isinstance(tree, Value):
+        return change(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(with_leaves(item, change) for item in tree))
     if type(tree) in (list, tuple):
@@ -175,6 +180,10 @@ def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark:
     """Return the mark of nested arguments; those of the leaves are added to `found`."""
+    if isinstance(tree, Value):
+        leaf = mark(tree)
+        found.append(leaf)
+        return leaf
     if isinstance(tree, tuple | list) and not isinstance(tree, KnownShape):
         kind = list if isinstance(tree, list) else tuple
         return Mark("items", value=(kind, *(mark_tree(item, mark, found) for item in tree)))

@@ -124,7 +124,12 @@ class Captured:
                 raise NotCaptured(TraceError(message)) from need
             self.facts = self.facts | set(need.facts)
             raise
-        return replace(variant, layout=layout.without_objects())
+        variant = replace(variant, layout=layout.without_objects())
+        if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
+            self.facts = self.facts | frozenset(variant.facts)
+            self.variants[layout.key, items_key(variant.facts)] = variant
+            raise NeedsConcrete(*self.facts, noted=False)
+        return variant
 
     def renewed(self, variant: Variant) -> Variant:
         """Return a captured form as it is for what is read now: the rule in force, the rules that

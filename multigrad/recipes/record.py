@@ -28,7 +28,7 @@ from ..capture.dialect import describe_routes, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
 from ..capture.library_types import LibraryTypes
-from ..capture.modes import keeping_modes
+from ..capture.modes import ModeOf, keeping_modes
 from ..capture.readings import written_in
 from ..capture.tracer import V
 from ..capture.witness import Witness
@@ -83,9 +83,11 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
-    if any(facts.get(fact, found) != meaning for fact, meaning in found.items()):
+    new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
+    if not all(isinstance(fact, ModeOf) for fact in new):
         raise NeedsConcrete(*found, noted=False)
-    return variant
+    # What libraries are set to was the same all along: that holds for what was captured.
+    return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
 
 
 def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:

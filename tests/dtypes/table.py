@@ -15,13 +15,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.dialect import find_dialect, load_dialects, require_dialect
+from multigrad.capture.dialect import find_dialect, require_dialect
 from multigrad.ops.numerics import as_numpy_dtype
 
 DTYPES = (
@@ -106,7 +107,7 @@ class Outcome:
 def names_of(dialect: str) -> dict[str, Any]:
     """Return a dialect's captured functions by a name of each."""
     if dialect == "numpy":
-        load_dialects()  # its table stands in the core
+        import_module("multigrad.capture.numpy")  # its table stands in the core
     else:
         require_dialect(dialect)
     table = find_dialect(dialect)
