@@ -66,6 +66,8 @@ def differ_from_lowered(
         if is_free:
             half = Judge(count_ops(rounding.graphs), rounding.eps, half=True)
             off = off & half.find_off(found, meant, wide[name].largest)
+        if not off.any():
+            return off
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
         ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
         theirs = max(rounding.precision_of(name, found), eps_of(found.dtype))

@@ -93,15 +93,16 @@ class Rounding:
 
     def precision_of(self, name: str, found: Array) -> float:
         """Return how coarsely a result was rounded on the way, by how far it lies from float64: as
-        finely as any dtype, or as the graphs' steps are.
+        finely as its dtype, or as the graphs' steps are.
         """
         meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
         off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
-        for dtype in reversed(FLOATS):
-            if not self.unexplained(name, found, meant, off, eps_of(as_dtype(dtype))).any():
-                return eps_of(as_dtype(dtype))
+        caps = [eps_of(as_dtype(dtype)) for dtype in reversed(FLOATS)]
+        for cap in (each for each in caps if each >= least):
+            if not off.any() or not self.unexplained(name, found, meant, off, cap).any():
+                return cap
         return COARSEST
 
     def eps_of_numbers(self) -> float:
