@@ -95,11 +95,6 @@ def never(function: Any) -> bool:
     return False
 
 
-def never_states(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
-    """Return that a mode may change the dtype of every result."""
-    return False
-
-
 def wide_floats(mode: Mode) -> Sequence[str]:
     """Return what T stands for where it is open: calls in 16 bits are captured by themselves."""
     return FLOATS[2:]
@@ -125,7 +120,8 @@ class TypeOracle:
         casts_first: (function) -> whether it casts all operands to the result's dtype before it
             computes, though it is made of several ops here.
         canonical: (dtype, mode) -> that of an array which a capture has made.
-        states: (function's name, marks, answer) -> whether the answer is the same in every mode.
+        states: (function's name, marks, answer) -> whether the answer is the same in every mode;
+            without it none is that is no float of the operands'.
     """
 
     tiny: Tiny
@@ -139,7 +135,7 @@ class TypeOracle:
     casts_first: Callable[[Any], bool] = never
     promotes: bool = True
     canonical: Callable[[str, Mode], str] = as_it_is
-    states: Callable[[str, Sequence[Mark], Answer], bool] = never_states
+    states: Callable[[str, Sequence[Mark], Answer], bool] | None = None
 
 
 class Unaskable(Exception):
