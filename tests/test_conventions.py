@@ -4,6 +4,7 @@ installed one, and `xg.show` says so.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,12 @@ def test_the_gradient_at_the_limits_of_clamp_is_that_of_the_installed_torch() ->
     np.testing.assert_array_equal(slope(f), expected.numpy())
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, version: str, passes: bool) -> None:
+    """Let another release of torch be installed, and let it do so."""
+    own = replace(conventions.KNOWN["torch", "clamp"], version=version, passes=lambda: passes)
+    monkeypatch.setitem(conventions.KNOWN, ("torch", "clamp"), own)
+
+
 @pytest.mark.parametrize(("version", "at_limits"), [("2.13.0", 1.0), ("2.14.0+cpu", 0.0)])
 def test_each_release_has_its_own(
     version: str, at_limits: float, monkeypatch: pytest.MonkeyPatch
@@ -36,8 +43,7 @@ def test_each_release_has_its_own(
     import torch
 
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the torch that runs is another
-    rows, _ = conventions.KNOWN["torch", "clamp"]
-    monkeypatch.setitem(conventions.KNOWN, ("torch", "clamp"), (rows, version))
+    pretend(monkeypatch, version, bool(at_limits))
     f = xg.function(lambda x: torch.clamp(x, -1, 1), prove=False)
     np.testing.assert_array_equal(f(X), np.clip(X, -1, 1))
     np.testing.assert_array_equal(slope(f)[:-1], [0, at_limits, 1, at_limits, 0])
@@ -45,6 +51,20 @@ def test_each_release_has_its_own(
     np.testing.assert_array_equal(slope(low)[:-1], [0, at_limits, 1, 1, 1])
     graph = next(iter(f.variants.values())).graphs.forward
     assert f"at the kink of clamp as torch {version} has it" in graph.origin
+
+
+@pytest.mark.parametrize(("version", "passes"), [("2.13.0", False), ("2.14.0", True)])
+def test_a_torch_that_is_not_as_its_release_counts_and_is_named(
+    version: str, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+    pretend(monkeypatch, version, passes)
+    f = xg.function(lambda x: torch.clamp(x, -1, 1), prove=False)
+    with pytest.warns(xg.errors.NotProvenWarning, match=rf"torch {version} has it.* differs"):
+        np.testing.assert_array_equal(slope(f)[:-1], [0, passes, 1, passes, 0])
+    assert "this torch differs" in next(iter(f.variants.values())).graphs.forward.origin
 
 
 def test_show_tells_it() -> None:

@@ -61,13 +61,24 @@ def rpow(a: Tensor, b: Any) -> Tensor:
     return xp.pow(b, a)
 
 
+def passes_at_limits() -> bool:
+    """Return whether torch's own derivative of clamp passes where its input is a limit."""
+    modes = torch.utils._python_dispatch._disable_current_modes()
+    with modes, torch._C._DisableFuncTorch(), torch.enable_grad():
+        x = torch.ones(1, requires_grad=True)
+        return bool(torch.autograd.grad(torch.clamp(x, 0, 1), x)[0].item())
+
+
 register_conventions(
     "torch",
     torch.__version__,
     {
         "clamp": (
-            Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
-            Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
+            passes_at_limits,
+            (
+                Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
+                Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
+            ),
         )
     },
 )

@@ -1,14 +1,19 @@
 """What a library takes for the derivative at a kink, release by release: data that handlers read,
-and that `xg.show` tells where a capture rests on it.
+and that `xg.show` tells where a capture rests on it. The library that runs is asked, too: where it
+is not as its release is known, that is said, and what it does is what counts.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from ..errors import NotProvenWarning
+from ..ir.graph import Graph
 from ..tracing.trace import Trace
 
 
@@ -27,36 +32,73 @@ class Convention:
     words: str
 
 
-# By library and function: those of all releases in order, and the release that is installed.
-KNOWN: dict[tuple[str, str], tuple[Sequence[Convention], str]] = {}
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one function.
+
+    Attributes:
+        rows: its conventions, of all releases in order.
+        version: the release that is installed.
+        passes: () -> whether the gradient passes there now, of the library itself.
+    """
+
+    rows: Sequence[Convention]
+    version: str
+    passes: Callable[[], bool]
+
+    def find(self) -> tuple[Convention, bool]:
+        """Return the convention of the library that runs, and whether its release is known for
+        it.
+        """
+        own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
+        found = self.passes()
+        if found == own.passes:
+            return own, True
+        return next(row for row in self.rows if row.passes == found), False
+
+
+AT_KINK = "at the kink of"
+# By library and function.
+KNOWN: dict[tuple[str, str], Known] = {}
 _read: WeakKeyDictionary[Trace, dict[str, None]] = WeakKeyDictionary()
 
 
 def register_conventions(
-    library: str, version: str, table: Mapping[str, Sequence[Convention]]
+    library: str,
+    version: str,
+    table: Mapping[str, tuple[Callable[[], bool], Sequence[Convention]]],
 ) -> None:
-    """Add a library's conventions by function, of each the releases in order."""
-    for name, rows in table.items():
-        KNOWN[library, name] = rows, version
+    """Add a library's conventions by function: how it is asked whether the gradient passes, and
+    the releases in order.
+    """
+    for name, (passes, rows) in table.items():
+        KNOWN[library, name] = Known(rows, version, functools.cache(passes))
 
 
 def passes_at(trace: Trace, name: str) -> bool:
     """Return whether a gradient passes at the kink of a function in the library that the code is
     written in, as it is installed; what has no row passes it.
     """
-    rows, version = KNOWN.get((trace.dialect, name), ((), ""))
-    if not rows:
+    known = KNOWN.get((trace.dialect, name))
+    if known is None:
         return True
-    own = [row for row in rows if _numbers(row.since) <= _numbers(version)][-1]
-    if len(rows) > 1:  # else all releases are alike
-        told = f"at the kink of {name} as {trace.dialect} {version} has it: {own.words}"
-        _read.setdefault(trace, {})[told] = None
+    own, is_known = known.find()
+    told = f"{AT_KINK} {name} as {trace.dialect} {known.version} has it: {own.words}"
+    if not is_known:
+        told += f", which is not what that release is known for: this {trace.dialect} differs"
+        warnings.warn(f"captured {told}", NotProvenWarning, stacklevel=2)
+    _read.setdefault(trace, {})[told] = None
     return own.passes
 
 
 def conventions_read(trace: Trace) -> tuple[str, ...]:
     """Return in words the conventions that a capture rests on."""
     return tuple(_read.get(trace, ()))
+
+
+def told_conventions(graph: Graph) -> tuple[str, ...]:
+    """Return the same of a graph that was captured, from what it says of its origin."""
+    return tuple(each for each in graph.origin.split("; ") if each.startswith(AT_KINK))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

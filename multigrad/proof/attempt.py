@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import ops
 from ..backend.discovery import backend_of
+from ..capture.conventions import told_conventions
 from ..ir.graph import Graph, Location, Node
 from ..ops.loops import Endless, turning_at_most
 from ..tracing.calls import drop_calls
@@ -243,7 +244,8 @@ def _compare(attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: boo
         subject = replace(subject, home=outcome.home)
     if _varies(attempt, sample, outcome):
         raise disprove(subject, difference, None, is_ours=False)
-    raise disprove(subject, difference, _find_line(attempt, sample))
+    told = dict.fromkeys(told for graph in attempt.graphs for told in told_conventions(graph))
+    raise disprove(subject, difference, _find_line(attempt, sample), rests_on=tuple(told))
 
 
 def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:

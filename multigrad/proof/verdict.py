@@ -5,6 +5,7 @@ found out.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,17 @@ class Subject:
 
 
 def disprove(
-    subject: Subject, difference: Difference, parted: Location | None, *, is_ours: bool = True
+    subject: Subject,
+    difference: Difference,
+    parted: Location | None,
+    *,
+    is_ours: bool = True,
+    rests_on: Sequence[str] = (),
 ) -> DisprovedError:
     """Return the error of a graph that is not what was written.
 
     Args:
+        rests_on: what the graph takes from one release of a library, in words.
         is_ours: whether what was written gives the same whenever it runs, so that we are wrong.
     """
     where = f" ({Location(*subject.place)})" if subject.place else ""
@@ -48,6 +55,9 @@ def disprove(
         else "It gives other numbers each time that it runs on the same: pass what changes as an "
         "argument, and draw by a key"
     )
+    if is_ours and rests_on:
+        blame = f"The graph takes the derivative {rests_on[0]}. Where it is that which differs, the"
+        blame += " library that runs is not as that release is known: please report it"
     return DisprovedError(
         f"{subject.words}{where} is another function as a graph than as it is written, so the "
         f"graph is not used: {difference}{line}. {blame}",
