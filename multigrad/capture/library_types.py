@@ -77,14 +77,16 @@ from .type_oracle import (
 
 # Calls that would act, draw or wait, and those that keep their operand's dtype.
 NOT_ASKED = re.compile(
-    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|shuffle"
-    r"|print|save|load|barrier|all_reduce|all_gather|broadcast_object|__(get|set)item__|numpy$|item$"
+    r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut"
+    r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
+    r"|__(get|set)item__|numpy$|item$"
 )
 # Keywords by which a library computes in another dtype than its operands': cast first, as it does.
 COMPUTES_IN = ("dtype", "preferred_element_type")
 # Calls whose dtype is that of the result alone.
 GIVES_DTYPE = re.compile(
-    r"_like$|^new_|cast|one_hot|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
+    r"_like$|^new_|cast|one_hot"
+    r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
 )
 # On floats and numbers these follow the floats, in every library.
 FOLLOWS = frozenset(
