@@ -28,6 +28,13 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     return parts.unstack(x, axis)
 
 
+def isclose(
+    a: Tensor, b: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Of integers and bools the second counts as floats: no limit wraps around."""
+    return composites.isclose(a, xp.multiply(b, 1.0), rtol, atol, equal_nan)
+
+
 def broadcast_arrays(*args: Tensor, subok: bool = False) -> tuple[Tensor, ...]:
     return parts.broadcast_arrays(*args)
 
@@ -253,7 +260,7 @@ FUNCTIONS: dict[Any, Handler] = {
     np.average: average, np.divmod: divmod_, np.modf: modf, np.isposinf: isposinf,
     np.isneginf: isneginf, np.fix: xp.trunc, np.polyval: polyval, np.real: real,
     np.logaddexp2: composites.logaddexp2,
-    np.isclose: composites.isclose,
+    np.isclose: isclose,
     np.linalg.matrix_power: matrix_power, np.linalg.multi_dot: multi_dot,
 }  # fmt: skip
 LINALG: dict[str, Handler] = {
