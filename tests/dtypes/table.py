@@ -8,6 +8,7 @@ tests run a sample.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import random
 import sys
@@ -233,17 +234,28 @@ def cases(library: Library, pattern: str) -> Iterator[tuple[tuple[Any, ...], str
             yield (library.make(x), library.make(scalar), library.make(z)), f"{said} 0-d"
 
 
-def run(dialect: str, share: float = 1.0, names: float = 1.0, seed: int = 0) -> Outcome:
-    """Run the table of one dialect, or a share of the cases of a share of the names."""
+def run(
+    dialect: str,
+    share: float = 1.0,
+    names: float = 1.0,
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Run the table of one dialect, or a share of the cases of a share of the names; say what
+    differs as it is found.
+    """
     library, outcome, chooser = Library(dialect), Outcome(), random.Random(seed)
     warnings.simplefilter("ignore")
     for name, function in names_of(dialect).items():
         if chooser.random() >= names or name.endswith(INACCURATE):
             continue
+        told = len(outcome.differing)
         for pattern in patterns_of(library, function):
             for given, said in cases(library, pattern):
                 if share == 1.0 or chooser.random() < share:
                     run_case(library, name, function, pattern, given, said, outcome)
+        for line in outcome.differing[told:] if say is not None else ():
+            say(line)
     return outcome
 
 
@@ -258,9 +270,7 @@ def main() -> None:
         jax.config.update("jax_enable_x64", True)
     differing = 0
     for dialect in given.dialects:
-        outcome = run(dialect, given.share)
-        for line in outcome.differing:
-            print(line)
+        outcome = run(dialect, given.share, say=functools.partial(print, flush=True))
         for line, count in outcome.refused.most_common(200):
             print("refused", count, line)
         print(dialect, dict(outcome.counts))
