@@ -222,6 +222,24 @@ def test_a_capture_follows_the_default_dtype_of_torch() -> None:
     assert not {"torch"} & set(map(str, plain.facts))  # calls that cannot differ look nothing up
 
 
+@pytest.mark.needs("torch")
+def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied() -> None:
+    import torch
+
+    x, y = torch.tensor([2**24 + 1, 7], dtype=torch.int32), torch.tensor([100, 120]).char()
+    z = torch.tensor([3, 5], dtype=torch.int8)
+    for function in (
+        lambda x, y, z: torch.addcmul(x, y, z),
+        lambda x, y, z: x.addr(y, z),
+        lambda x, y, z: x.half().addcmul(y, z),
+        lambda x, y, z: y.new_tensor(1.5) + y,
+        lambda x, y, z: torch.ldexp(x * 1e-8, y),
+    ):
+        graph, expected = captured(function, "torch"), function(x, y, z)
+        assert graph(x, y, z).dtype == expected.dtype
+        np.testing.assert_array_equal(graph(x, y, z), expected)
+
+
 @pytest.mark.needs("jax")
 def test_attention_of_jax_accumulates_in_float32() -> None:
     import jax

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 
 from multigrad.capture import composites, diagonals, methods, nans, neighbors, parts, products
 from multigrad.capture import numpy as np_dialect
+from multigrad.capture.casts import cast
+from multigrad.capture.elementwise import is_whole
+from multigrad.ir.types import is_float
 from multigrad.tracing import xp_all as xp
 
 Tensor = Any
@@ -166,6 +169,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return neighbors.windows(self, dimension, size, step)
 
 
+MOST_EXPONENT = 2200  # beyond it all of float64 is 0 or inf
 MODES = {"circular": "wrap", "constant": "constant", "reflect": "reflect", "replicate": "edge"}
 
 
@@ -308,7 +312,16 @@ def float_power(input: Tensor, exponent: Any) -> Tensor:
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    return xp.multiply(input, xp.exp2(other))
+    """Floats by integers, which C takes for 32 bits, in steps that do not overflow before their
+    product.
+    """
+    if not (is_whole(other) and is_float(input.node.type)):
+        return xp.multiply(input, xp.exp2(other))
+    exponent = xp.clip(cast(other, "int32"), -MOST_EXPONENT, MOST_EXPONENT)
+    part = xp.floor_divide(exponent, 3)
+    step, last = (xp.exp2(xp.cast_like(n, input)) for n in (part, exponent - 2 * part))
+    scaled = input * step * step * last
+    return xp.where(xp.equal(input, 0.0) & xp.isinf(step), input, scaled)
 
 
 def isclose(

@@ -35,6 +35,11 @@ def read(x: Any) -> tuple[str, bool] | None:
     return (str(x.dtype).removeprefix("torch."), False) if isinstance(x, torch.Tensor) else None
 
 
+def casts_first(function: Any) -> bool:
+    """Return whether a function is one kernel, and reads no exponents of integers."""
+    return is_wide(function) and getattr(function, "__name__", "") not in ("ldexp", "ldexp_")
+
+
 @functools.cache
 def is_wide(function: Any) -> bool:
     """Return whether a function is one kernel of torch's: these round once."""
@@ -88,5 +93,5 @@ COMPARES = frozenset({"hardshrink"})
 
 TYPES = TypeOracle(
     tiny, run, read, torch.get_default_dtype, ranks_count=True, is_wide=is_wide,
-    casts_first=is_wide, states=states_dtype,
+    casts_first=casts_first, states=states_dtype,
 )  # fmt: skip

@@ -37,8 +37,9 @@ from ..ir.types import (
 from ..ops.results import PER_ELEMENT
 from ..passes.facts import LIBRARY, needed_shapes
 from ..tracing.axes import known_shape
-from ..tracing.trace import NeedsConcrete, Trace, Value, cast, cast_node
+from ..tracing.trace import NeedsConcrete, Trace, Value, cast_node
 from .arrays import Values
+from .casts import cast
 from .dialect import Dialect, find_dialect
 from .extremes import Extremes
 from .items import is_number
@@ -152,7 +153,9 @@ class LibraryTypes:
         with self._within(answer):
             result = record(*args, **kwargs)
             if answer is not None and len(answer) == 1 and oracle.casts_first(function):
-                result = self._promoted_first(result, answer[0][0], args, kwargs, record)
+                result, args, kwargs = self._promoted_first(
+                    result, answer[0][0], args, kwargs, record
+                )
             if self._computes_wide(function, result, (args, kwargs)):
                 given = with_leaves((args, kwargs), lambda x: self._in_float32(x))
                 result = with_leaves(record(*given[0], **given[1]), self._narrowed)
@@ -246,29 +249,29 @@ class LibraryTypes:
 
     def _promoted_first(
         self, result: Any, dtype: str, args: Any, kwargs: Any, record: Callable[..., Any]
-    ) -> Any:
+    ) -> tuple[Any, Any, Any]:
         """Return a result whose operands took its dtype before the first of several ops, as a
-        library casts them: floats, and all others where each element stands for itself.
+        library casts them, and these: floats, and all others where each element stands for itself.
         """
         given = (args, kwargs)
         operands = [x for x in leaves_of(given) if isinstance(x, Value) and is_tensor(x)]
         others = {own_dtype(x) for x in operands} - {dtype}
-        if not others or dtype not in (T, *FLOATS) or not isinstance(result, Value):
-            return result
+        if not others or dtype not in (T, *FLOATS, *WHOLE) or not isinstance(result, Value):
+            return result, args, kwargs
         between = steps_between(result.node, {x.node for x in operands})
-        if len(between) < 2:
-            return result
         cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
-        kept = () if cast_all else (BOOL, *WHOLE)
-        if others <= set(kept):
-            return result
+        kept: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
+        if dtype in WHOLE:  # bools may be masks
+            kept = (BOOL,) if cast_all else (BOOL, *WHOLE)
+        if len(between) < 2 or others <= set(kept):
+            return result, args, kwargs
         first = with_leaves(
             given, lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)
         )
         try:
-            return record(*first[0], **first[1])
+            return record(*first[0], **first[1]), *first
         except TypeError:  # one of them is a mask, or says where something is
-            return result
+            return result, args, kwargs
 
     def _computes_wide(self, function: Any, result: Any, given: Any) -> bool:
         """Return whether a library rounds once where our ops would round at each step."""

@@ -356,6 +356,8 @@ def new_ones(x: Tensor, *size: Any, **options: Any) -> Tensor:
 
 
 def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Tensor:
+    if isinstance(data, int | builtins.float) and is_exact(x.trace):
+        return xp.squeeze(new_full(x, (1,), data, dtype=dtype), 0)
     value = xp.stop_gradient(x.trace.value(lift(x.trace, data)))
     if is_exact(x.trace):
         return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
