@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .. import ops
 from ..ir.graph import Node
 from ..ir.types import BOOL, WHOLE
@@ -56,3 +58,8 @@ def is_exact_cast(narrow: str, wide: str) -> bool:
     places, counts, and integers, which wrap around.
     """
     return narrow == BOOL or (narrow in WHOLE and wide in WHOLE)
+
+
+def is_wider(narrow: str, wide: str) -> bool:
+    """Return whether integers of one dtype are those of another."""
+    return {narrow, wide} <= {*WHOLE} and np.can_cast(narrow, wide)
