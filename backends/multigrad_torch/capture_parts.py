@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from multigrad.capture import composites, diagonals, methods, nans, neighbors, parts, products
 from multigrad.capture import numpy as np_dialect
+from multigrad.capture.arrays import at
 from multigrad.capture.casts import cast
 from multigrad.capture.elementwise import is_whole
 from multigrad.ir.types import is_float
@@ -158,6 +159,9 @@ def diff(
 
 
 def trapezoid(y: Tensor, x: Any = None, *, dx: Any = 1.0, dim: int = -1) -> Tensor:
+    if x is None and is_whole(y):  # summed in 64 bits; the two ends are added in their own
+        ends = xp.add(at(y, dim, 0), at(y, dim, -1))
+        return xp.multiply(xp.sum(cast(y, "int64"), dim) - xp.multiply(ends, 0.5), dx)
     return neighbors.trapezoid(y, x, dx, dim)
 
 

@@ -15,8 +15,8 @@ import torch
 from multigrad.capture import places
 from multigrad.capture.creation import with_numbers
 from multigrad.capture.extremes import Extremes
-from multigrad.capture.parts import length
-from multigrad.ir.types import INT32, INT64
+from multigrad.capture.parts import length, rank
+from multigrad.ir.types import INT32, INT64, WHOLE
 from multigrad.tracing import xp_all as xp
 from multigrad.tracing.trace import Value, cast, cast_node, lift
 
@@ -67,6 +67,9 @@ def searchsorted(
         raise TypeError("searchsorted of a number")
     symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
     line, x = places.as_tensor(sorted_sequence, symbol), places.as_tensor(input, symbol)
+    dtypes = line.node.type.dtype, x.node.type.dtype
+    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # which gives way
+        x = cast(x, dtypes[0])
     is_after = xp.greater if right or side == "right" else xp.greater_equal
     count = length(line, -1)
     start = cast(xp.zeros_like(x), INT64)
