@@ -240,6 +240,15 @@ def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied() ->
         np.testing.assert_array_equal(graph(x, y, z), expected)
 
 
+@pytest.mark.needs("torch")
+def test_a_mask_beside_a_number_that_is_given_stays_one() -> None:
+    import torch
+
+    filled = captured(lambda x, c: x.masked_fill(x < 1.0, 1 / (2 * c)), "torch")
+    x = torch.tensor([0.5, 2.0])
+    np.testing.assert_array_equal(filled(x, 4.0), [0.125, 2.0])
+
+
 @pytest.mark.needs("jax")
 def test_attention_of_jax_accumulates_in_float32() -> None:
     import jax

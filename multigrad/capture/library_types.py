@@ -262,7 +262,9 @@ class LibraryTypes:
         between = steps_between(result.node, {x.node for x in operands})
         cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
         kept: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
-        if dtype in WHOLE:  # a count, or a place, is no common dtype; bools may be masks
+        if cast_all and any(node.op is ops.WHERE for node in between):
+            kept = (BOOL,)  # a mask
+        if dtype in WHOLE:  # a count, or a place, is no common dtype
             widens = all(is_wider(each, dtype) for each in others - {BOOL})
             kept = (BOOL,) if cast_all and widens else (BOOL, T, *FLOATS, *WHOLE)
         if len(between) < 2 or others <= set(kept):
