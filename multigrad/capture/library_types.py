@@ -55,7 +55,7 @@ from .symbol_dtypes import (
     source_dtype,
     steps_between,
 )
-from .symbols import SymbolicDType
+from .symbols import SymbolicDevice, SymbolicDType
 from .type_oracle import (
     DEPENDS,
     NUMBERS,
@@ -505,7 +505,9 @@ class LibraryTypes:
             return Mark("tensor", type_.dtype, self._rank(x), x.node in self.trace.weak)
         if isinstance(x, np.generic):
             return Mark("array", x.dtype.name, value=type(x))
-        if not isinstance(x, SymbolicDType | type) and hasattr(x, "dtype") and hasattr(x, "shape"):
+        if isinstance(x, SymbolicDType | SymbolicDevice | type):  # these say who asks them
+            return mark_plain(x)
+        if hasattr(x, "dtype") and hasattr(x, "shape"):
             return self._mark_array(x)
         return mark_plain(x)
 

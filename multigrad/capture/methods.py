@@ -318,6 +318,8 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
+    if not isinstance(x, Value) and is_exact(other.trace):  # a constant, in its own dtype
+        x = other.trace.types.cast(other.trace.value(lift(other.trace, x)), dtype_name(x.dtype))
     return xp.broadcast_to(x, other)
 
 
