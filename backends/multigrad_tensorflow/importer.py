@@ -93,7 +93,8 @@ class TensorflowRecipe(CodeRecipe):
         # Its functions are prepared here, and what they refer to: perhaps the decorated function
         # itself.
         recording = Recording(self.function, (args, kwargs))
-        if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(args)):
+        given: Any = args
+        if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
             raise trace.error(
                 "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
                 "derivative. Pass them by position"
