@@ -122,3 +122,22 @@ def test_it_is_seen_on_other_frameworks() -> None:
     for slope in (0.5, 0.25):
         module.negative_slope = slope
         np.testing.assert_array_equal(f(-np.ones(3, np.float32)), -slope * np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("holds_itself", [False, True])
+def test_a_module_that_is_made_anew_each_time_is_captured(holds_itself: bool) -> None:
+    import torch
+
+    class Scale(torch.nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+            if holds_itself:
+                self.__dict__["itself"] = self
+
+        def forward(self, x: Any) -> Any:
+            return x * self.factor
+
+    scaled = xg.function(lambda x: Scale(2.0)(x), native=False, dialect="torch")
+    for number in (1.0, 3.0):
+        np.testing.assert_array_equal(scaled(torch.full((2,), number)), [2 * number] * 2)

@@ -6,6 +6,8 @@ A module with tensors is a matter of `multigrad.functions.held`, or runs as it i
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import Any, Self
 
 import torch
@@ -15,6 +17,8 @@ from multigrad.capture.interception import Interception
 from multigrad.ground.trees import optree
 from multigrad.tracing.trace import Value
 
+COUNT = itertools.count()
+NUMBERS: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 PLAIN = (bool, int, float, str, type(None))
 CALL: Any = vars(torch.nn.Module)["__call__"]
 
@@ -22,21 +26,31 @@ CALL: Any = vars(torch.nn.Module)["__call__"]
 class ModuleState(Telling):
     """The fact that tells what a module holds: its flags, its numbers, its modules."""
 
-    module: torch.nn.Module
+    module: weakref.ref[torch.nn.Module]
 
     @classmethod
     def of(cls, module: torch.nn.Module) -> Self:
-        """Return the fact about a module, which keeps it alive."""
-        fact = cls(f"state {id(module)} of a {type(module).__name__}")
-        fact.module = module
+        """Return the fact about a module."""
+        number = NUMBERS.setdefault(module, next(COUNT))  # an id may be another's later
+        fact = cls(f"state {number} of a {type(module).__name__}")
+        fact.module = weakref.ref(module)
         return fact
 
     def meaning(self) -> Any:
         """Return what it holds now, as a key: of each module in it the class and the numbers."""
-        return tuple(
-            (type(module), *[row for row in vars(module).items() if type(row[1]) in PLAIN])
-            for module in self.module.modules()
+        whole = self.module()
+        return (
+            None
+            if whole is None
+            else tuple(
+                (type(module), *[row for row in vars(module).items() if type(row[1]) in PLAIN])
+                for module in whole.modules()
+            )
         )
+
+    def is_over(self) -> bool:
+        """Return whether the module is no more: code that makes one anew each time reads none."""
+        return self.module() is None
 
 
 def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:

@@ -51,6 +51,10 @@ class Telling(str):
         """Return what it means now, None where that cannot be told."""
         raise NotImplementedError
 
+    def is_over(self) -> bool:
+        """Return whether what it tells of ended with the capture that read it."""
+        return False
+
 
 @contextmanager
 def reading() -> Iterator[Meanings]:

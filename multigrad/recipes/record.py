@@ -7,12 +7,13 @@ one node.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from ..active.reads import reading
+from ..active.reads import Telling, reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.assumptions import is_told
@@ -83,9 +84,12 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
-    new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
+    if any(isinstance(fact, Telling) and fact not in found for fact in facts):
+        gc.collect()  # what is made anew each time may hold itself
+    over = {fact for fact in found if isinstance(fact, Telling) and fact.is_over()}
+    new = {f for f, meaning in found.items() if f not in over and facts.get(f, found) != meaning}
     if not all(isinstance(fact, ModeOf) for fact in new):
-        raise NeedsConcrete(*found, noted=False)
+        raise NeedsConcrete(*(found.keys() - over), noted=False)
     # What libraries are set to was the same all along: that holds for what was captured.
     return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
 
