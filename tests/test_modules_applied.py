@@ -124,16 +124,20 @@ def test_it_is_seen_on_other_frameworks() -> None:
         np.testing.assert_array_equal(f(-np.ones(3, np.float32)), -slope * np.ones(3, np.float32))
 
 
-@pytest.mark.parametrize("holds_itself", [False, True])
-def test_a_module_that_is_made_anew_each_time_is_captured(holds_itself: bool) -> None:
+@pytest.mark.parametrize("held", ["by nobody", "by itself", "by its class"])
+def test_a_module_that_is_made_anew_each_time_is_captured(held: str) -> None:
     import torch
+
+    made = []
 
     class Scale(torch.nn.Module):
         def __init__(self, factor: float) -> None:
             super().__init__()
             self.factor = factor
-            if holds_itself:
+            if held == "by itself":
                 self.__dict__["itself"] = self
+            if held == "by its class":
+                made.append(self)
 
         def forward(self, x: Any) -> Any:
             return x * self.factor

@@ -26,6 +26,7 @@ CALL: Any = vars(torch.nn.Module)["__call__"]
 class ModuleState(Telling):
     """The fact that tells what a module holds: its flags, its numbers, its modules."""
 
+    may_be_made = True
     module: weakref.ref[torch.nn.Module]
 
     @classmethod

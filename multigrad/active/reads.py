@@ -45,7 +45,13 @@ class Lookup:
 
 
 class Telling(str):
-    """A fact that looks itself up."""
+    """A fact that looks itself up.
+
+    Attributes:
+        may_be_made: whether code may make such a thing itself, anew each time that it runs.
+    """
+
+    may_be_made = False
 
     def meaning(self) -> Any:
         """Return what it means now, None where that cannot be told."""

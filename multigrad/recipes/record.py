@@ -84,14 +84,24 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
-    if any(isinstance(fact, Telling) and fact not in found for fact in facts):
-        gc.collect()  # what is made anew each time may hold itself
-    over = {fact for fact in found if isinstance(fact, Telling) and fact.is_over()}
+    over = find_made(found, facts)
     new = {f for f, meaning in found.items() if f not in over and facts.get(f, found) != meaning}
     if not all(isinstance(fact, ModeOf) for fact in new):
         raise NeedsConcrete(*(found.keys() - over), noted=False)
     # What libraries are set to was the same all along: that holds for what was captured.
     return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
+
+
+def find_made(found: Mapping[str, Any], facts: Mapping[str, Any]) -> set[str]:
+    """Return the readings of what the code made itself: it is no more, or in its place there was
+    another one like it when the code ran before.
+    """
+    before = [m for f, m in facts.items() if f not in found and getattr(f, "may_be_made", False)]
+    if before:
+        gc.collect()  # what is made anew may hold itself
+    told = [fact for fact in found if isinstance(fact, Telling)]
+    anew = (f for f in told if f.may_be_made and f not in facts and found[f] in before)
+    return {fact for fact in told if fact.is_over()} | {*anew}
 
 
 def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
