@@ -100,8 +100,8 @@ def find_made(found: Mapping[str, Any], facts: Mapping[str, Any]) -> set[str]:
     if before:
         gc.collect()  # what is made anew may hold itself
     told = [fact for fact in found if isinstance(fact, Telling)]
-    anew = (f for f in told if f.may_be_made and f not in facts and found[f] in before)
-    return {fact for fact in told if fact.is_over()} | {*anew}
+    anew = [f for f in told if f.may_be_made and f not in facts and found[f] in before]
+    return {*anew, *(fact for fact in told if fact.is_over())}
 
 
 def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
