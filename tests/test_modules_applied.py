@@ -145,3 +145,23 @@ def test_a_module_that_is_made_anew_each_time_is_captured(held: str) -> None:
     scaled = xg.function(lambda x: Scale(2.0)(x), native=False, dialect="torch")
     for number in (1.0, 3.0):
         np.testing.assert_array_equal(scaled(torch.full((2,), number)), [2 * number] * 2)
+
+
+def test_of_two_modules_alike_each_is_looked_at() -> None:
+    import copy
+
+    import torch
+
+    class Doubled(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if self.training else x
+
+    flat, deep = Doubled(), Doubled()
+    chosen = xg.function(lambda x: (flat if x.ndim == 1 else deep)(x), native=False)
+    line, square = torch.ones(2), torch.ones(2, 2)
+    for is_training in (True, False, True):
+        deep.train(is_training)
+        assert chosen(line).tolist() == [2.0, 2.0]
+        assert chosen(square)[0].tolist() == [1.0 + is_training] * 2
+    copied = xg.function(lambda x: copy.deepcopy(flat)(x), native=False)
+    assert copied(line).tolist() == [2.0, 2.0]

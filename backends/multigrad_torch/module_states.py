@@ -6,52 +6,38 @@ A module with tensors is a matter of `multigrad.functions.held`, or runs as it i
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any, Self
 
 import torch
 
-from multigrad.active.reads import Telling, look_up
+from multigrad.active.reads import Telling, look_up, note_made, was_made
 from multigrad.capture.interception import Interception
 from multigrad.ground.trees import optree
 from multigrad.tracing.trace import Value
 
-COUNT = itertools.count()
-NUMBERS: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 PLAIN = (bool, int, float, str, type(None))
 CALL: Any = vars(torch.nn.Module)["__call__"]
+INIT, COPY = torch.nn.Module.__init__, torch.nn.Module.__setstate__
 
 
 class ModuleState(Telling):
     """The fact that tells what a module holds: its flags, its numbers, its modules."""
 
-    may_be_made = True
-    module: weakref.ref[torch.nn.Module]
+    module: torch.nn.Module
 
     @classmethod
     def of(cls, module: torch.nn.Module) -> Self:
-        """Return the fact about a module."""
-        number = NUMBERS.setdefault(module, next(COUNT))  # an id may be another's later
-        fact = cls(f"state {number} of a {type(module).__name__}")
-        fact.module = weakref.ref(module)
+        """Return the fact about a module, which keeps it alive."""
+        fact = cls(f"state {id(module)} of a {type(module).__name__}")
+        fact.module = module
         return fact
 
     def meaning(self) -> Any:
         """Return what it holds now, as a key: of each module in it the class and the numbers."""
-        whole = self.module()
-        return (
-            None
-            if whole is None
-            else tuple(
-                (type(module), *[row for row in vars(module).items() if type(row[1]) in PLAIN])
-                for module in whole.modules()
-            )
+        return tuple(
+            (type(module), *[row for row in vars(module).items() if type(row[1]) in PLAIN])
+            for module in self.module.modules()
         )
-
-    def is_over(self) -> bool:
-        """Return whether the module is no more: code that makes one anew each time reads none."""
-        return self.module() is None
 
 
 def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +47,8 @@ def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     trace = next((each.trace for each in symbols), None)
     if trace is None or not trace.looks_into:
         return CALL(self, *args, **kwargs)
-    look_up(ModuleState.of(self))
+    if not was_made(self):
+        look_up(ModuleState.of(self))
     trace.looks_into = False
     try:
         return CALL(self, *args, **kwargs)
@@ -69,4 +56,20 @@ def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         trace.looks_into = True
 
 
-INTERCEPTIONS = (Interception(torch.nn.Module, "__call__", call),)
+def init(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> None:
+    """Make a module, and note it."""
+    note_made(self)
+    INIT(self, *args, **kwargs)
+
+
+def set_state(self: torch.nn.Module, state: Any) -> None:
+    """The same of a copy."""
+    note_made(self)
+    COPY(self, state)
+
+
+INTERCEPTIONS = (
+    Interception(torch.nn.Module, "__call__", call),
+    Interception(torch.nn.Module, "__init__", init),
+    Interception(torch.nn.Module, "__setstate__", set_state),
+)

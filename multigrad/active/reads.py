@@ -24,9 +24,9 @@ NAME = "name "  # how the fact begins that tells which rule a name means
 NUMBERS: dict[str, int] = {}  # of the latest registration of each name, or of its end
 
 Meanings = dict[str, Any]
-# What is collected, and the rule that was in force when that began: one of a `use` within is no
-# reading.
-_READING: ContextVar[tuple[Meanings, RuleInForce | None] | None] = ContextVar(
+# What is collected, the rule that was in force when that began (one of a `use` within is no
+# reading), and by id the objects that were made since.
+_READING: ContextVar[tuple[Meanings, RuleInForce | None, dict[int, Any]] | None] = ContextVar(
     "multigrad_reading", default=None
 )
 
@@ -45,28 +45,19 @@ class Lookup:
 
 
 class Telling(str):
-    """A fact that looks itself up.
-
-    Attributes:
-        may_be_made: whether code may make such a thing itself, anew each time that it runs.
-    """
-
-    may_be_made = False
+    """A fact that looks itself up."""
 
     def meaning(self) -> Any:
         """Return what it means now, None where that cannot be told."""
         raise NotImplementedError
-
-    def is_over(self) -> bool:
-        """Return whether what it tells of ended with the capture that read it."""
-        return False
 
 
 @contextmanager
 def reading() -> Iterator[Meanings]:
     """Collect what is read within, by fact; what is around this collects nothing of it."""
     found: Meanings = {}
-    reset = _READING.set((found, CURRENT.get().activations))
+    around = _READING.get()
+    reset = _READING.set((found, CURRENT.get().activations, {} if around is None else around[2]))
     try:
         yield found
     finally:
@@ -83,10 +74,22 @@ def note(meanings: Mapping[str, Any]) -> None:
     collecting = _READING.get()
     if collecting is None:
         return
-    found, in_force = collecting
+    found, in_force, _ = collecting
     for fact, meaning in meanings.items():
         if fact != RULE_IN_FORCE or CURRENT.get().activations is in_force:
             found.setdefault(fact, meaning)
+
+
+def note_made(made: Any) -> None:
+    """Note that an object was made: what it holds is no reading of the code that makes it."""
+    if (collecting := _READING.get()) is not None:
+        collecting[2][id(made)] = made
+
+
+def was_made(held: Any) -> bool:
+    """Return whether an object was made since the collection began."""
+    collecting = _READING.get()
+    return collecting is not None and id(held) in collecting[2]
 
 
 def note_name(name: str, number: int | None) -> None:

@@ -119,6 +119,7 @@ class Picked:
     """
 
     __slots__ = ("mask", "whole")
+    value = None  # it is no variable, which would hold a tensor there
 
     def __init__(self, whole: Value, mask: Value) -> None:
         self.whole = whole

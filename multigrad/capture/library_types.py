@@ -109,19 +109,22 @@ class LibraryTypes:
     """What the libraries say of the calls of one capture.
 
     Attributes:
-        expected: the dtype of the result of the call that is being recorded, "" where there are
-            several, or none.
-        given: the dtype of each leaf of that result, () where the library does not say.
+        given: the dtype of each leaf of the result of the call that is being recorded, () where the
+            library does not say.
         unconfirmed: calls of which no library could say the type.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.expected = ""
         self.given: tuple[str, ...] = ()
         self.unconfirmed: dict[str, None] = {}
         self._is_inside = False
         self._modes = modes()
+
+    @property
+    def expected(self) -> str:
+        """The dtype of the result of the call, "" where there are several, or none."""
+        return self.given[0] if len(self.given) == 1 else ""
 
     # --- a call -----------------------------------------------------------------------------------
     def confirmed(
@@ -177,13 +180,12 @@ class LibraryTypes:
     @contextmanager
     def _within(self, answer: Answer | None) -> Iterator[None]:
         """Record a call: what is called to record it is not asked."""
-        before = self.given, self.expected, self._is_inside
+        before = self.given, self._is_inside
         self.given, self._is_inside = tuple(dtype for dtype, _ in answer or ()), True
-        self.expected = self.given[0] if len(self.given) == 1 else ""
         try:
             yield
         finally:
-            self.given, self.expected, self._is_inside = before
+            self.given, self._is_inside = before
 
     def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the dtype that a call names to compute in, "" for none."""
@@ -262,12 +264,12 @@ class LibraryTypes:
         between = steps_between(result.node, {x.node for x in operands})
         cast_all = all(node.op.result in PER_ELEMENT or node.op.view for node in between)
         kept: tuple[str, ...] = () if cast_all else (BOOL, *WHOLE)
-        if cast_all and any(node.op is ops.WHERE for node in between):
-            kept = (BOOL,)  # a mask
-        if dtype in WHOLE:  # a count, or a place, is no common dtype
-            widens = all(is_wider(each, dtype) for each in others - {BOOL})
-            kept = (BOOL,) if cast_all and widens else (BOOL, T, *FLOATS, *WHOLE)
-        if len(between) < 2 or others <= set(kept):
+        if cast_all and (dtype in WHOLE or any(node.op is ops.WHERE for node in between)):
+            kept = (BOOL,)  # perhaps a mask
+        others -= {*kept}
+        # A count, or a place, is no dtype that operands have in common.
+        widens = dtype not in WHOLE or (cast_all and all(is_wider(o, dtype) for o in others))
+        if len(between) < 2 or not others or not widens:
             return result, args, kwargs
         first = with_leaves(
             given, lambda x: x if own_dtype(x) in kept else self._in_dtype(x, dtype)

@@ -19,7 +19,7 @@ from ..ir.types import BOOL, is_float
 from ..tracing import xp_all as xp
 from ..tracing.promotion import is_exact
 from ..tracing.trace import Value, copy_of, dtype_name, lift
-from . import arrays, casts, composites, creation, elementwise, extremes, items, memory
+from . import arrays, casts, composites, creation, elementwise, extremes, items, memory, places
 from .casts import cast
 from .conventions import passes_at
 from .dialect import find_dialect
@@ -318,9 +318,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    if not isinstance(x, Value) and is_exact(other.trace):  # a constant, in its own dtype
-        x = other.trace.types.cast(other.trace.value(lift(other.trace, x)), dtype_name(x.dtype))
-    return xp.broadcast_to(x, other)
+    return xp.broadcast_to(places.as_tensor(x, other), other)
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:

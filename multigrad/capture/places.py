@@ -17,7 +17,8 @@ from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
 from ..tracing import xp_indices
 from ..tracing.axes import known_shape
-from ..tracing.trace import NeedsConcrete, Value, cast, cast_node, lift
+from ..tracing.promotion import is_exact
+from ..tracing.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from . import extremes
 from .index_tensors import is_places
 
@@ -80,8 +81,11 @@ def as_places(x: Tensor, index: Any) -> Any:
 
 
 def as_tensor(x: Any, other: Any) -> Any:
-    """Return a tensor as a symbolic value, a constant one too."""
-    return x if isinstance(x, Value) else other.trace.value(lift(other.trace, x))
+    """Return a tensor as a symbolic value, a constant one too, in its own dtype."""
+    if isinstance(x, Value):
+        return x
+    value = other.trace.value(lift(other.trace, x))
+    return other.trace.types.cast(value, dtype_name(x.dtype)) if is_exact(other.trace) else value
 
 
 def within(x: Tensor, index: Tensor, dim: int) -> Tensor:

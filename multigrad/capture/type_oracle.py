@@ -242,7 +242,7 @@ def is_dtype(x: Any) -> bool:
 def names_dtype(mark: Mark) -> bool:
     """Return whether an argument is a dtype, or its name."""
     own = mark.value[2] if mark.kind == "value" else None
-    return mark.kind == "dtype" or is_dtype(own) or own in (bool, int, float, *map(str, DTYPES))
+    return mark.kind == "dtype" or is_dtype(own) or own in (bool, int, float, *DTYPES)
 
 
 def follows_input(mark: Mark) -> bool:

@@ -7,13 +7,12 @@ one node.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from ..active.reads import Telling, reading
+from ..active.reads import reading
 from ..backend.discovery import in_use
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from ..calls.assumptions import is_told
@@ -84,24 +83,11 @@ def capture_function(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any
             variant = _capture(recipe, layout, facts)
     finally:
         _in_progress.reset(reset)
-    over = find_made(found, facts)
-    new = {f for f, meaning in found.items() if f not in over and facts.get(f, found) != meaning}
+    new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
     if not all(isinstance(fact, ModeOf) for fact in new):
-        raise NeedsConcrete(*(found.keys() - over), noted=False)
+        raise NeedsConcrete(*found, noted=False)
     # What libraries are set to was the same all along: that holds for what was captured.
     return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
-
-
-def find_made(found: Mapping[str, Any], facts: Mapping[str, Any]) -> set[str]:
-    """Return the readings of what the code made itself: it is no more, or in its place there was
-    another one like it when the code ran before.
-    """
-    before = [m for f, m in facts.items() if f not in found and getattr(f, "may_be_made", False)]
-    if before:
-        gc.collect()  # what is made anew may hold itself
-    told = [fact for fact in found if isinstance(fact, Telling)]
-    anew = [f for f in told if f.may_be_made and f not in facts and found[f] in before]
-    return {*anew, *(fact for fact in told if fact.is_over())}
 
 
 def _capture(recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any]) -> Variant:
@@ -170,8 +156,6 @@ class _Recording:
                         None if node is None else trace.updates.get(node),
                     )
                 )
-        if isinstance(recorded.outputs, Picked):
-            self.check_output(recorded.outputs)
         flat, outputs = flatten_outputs(recorded.outputs)
         self.check_dtypes(flat)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
