@@ -5,11 +5,7 @@ from __future__ import annotations
 from multigrad.backend import SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
 
 MEASURED = "paddle 3.3"
-ATAN2 = Difference(
-    "atan2", "slope", ("float32",), "4.3 eps", "its products round otherwise on some processors",
-    ulps=5.0, settled=False,
-)  # fmt: skip
-KEPT: tuple[Difference, ...] = (ATAN2, SIGN_OF_ZERO, SIGNS_OF_VECTORS)
+KEPT: tuple[Difference, ...] = (SIGN_OF_ZERO, SIGNS_OF_VECTORS)
 MENDED: tuple[Mended, ...] = (
     Mended("paddle.equal, not_equal", "float32, float64", "equal within 1e-8: equal(0.0, 1e-9)"),
     Mended("paddle.exp", "float32, float64", "3e-39 and 6e-309 at -inf, where it is 0"),
