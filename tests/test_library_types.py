@@ -87,6 +87,30 @@ def test_a_tensor_without_axes_gives_way_to_one_with_axes() -> None:
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("constant", [2.0, [2.0]])
+def test_a_rank_that_decides_beside_a_constant_is_looked_at(constant: Any) -> None:
+    import torch
+
+    def doubled(x: Tensor) -> Tensor:
+        return x * torch.tensor(constant, dtype=torch.float64)
+
+    found = captured(doubled, "torch")
+    for shape in ((3,), (2, 3), (), (5,)):
+        x = torch.ones(shape)
+        assert found(x).dtype == doubled(x).dtype
+
+
+@pytest.mark.needs("torch")
+def test_two_values_of_the_inputs_shape_ask_for_no_rank() -> None:
+    import torch
+
+    found = captured(lambda x: x * x.to(torch.float64), "torch")
+    for shape in ((), (3,), (2, 3)):
+        assert found(torch.ones(shape)).dtype == torch.float64
+    assert len(found.variants) == 1
+
+
+@pytest.mark.needs("torch")
 def test_float_in_a_class_is_float32() -> None:
     import torch
 

@@ -380,7 +380,7 @@ register_dialect(
         passes=capture_gradients.passing,
         keeps=importer.is_custom_gradient,
         finds=find_other,
-        interceptions=(*importer.INTERCEPTIONS, *module_states.INTERCEPTIONS),
+        interceptions=(*importer.INTERCEPTIONS, module_states.INTERCEPTION),
         one_class=True,
         asking=("torch.distributions.",),
         refusals=attributes.REFUSALS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
+from torch.nn import Module
 
 from multigrad.active.reads import Telling, look_up, note_made, was_made
 from multigrad.capture.interception import Interception
@@ -16,17 +16,17 @@ from multigrad.ground.trees import optree
 from multigrad.tracing.trace import Value
 
 PLAIN = (bool, int, float, str, type(None))
-CALL: Any = vars(torch.nn.Module)["__call__"]
-INIT, COPY = torch.nn.Module.__init__, torch.nn.Module.__setstate__
+CALL: Any = vars(Module)["__call__"]
+INIT, COPY = Module.__init__, Module.__setstate__
 
 
 class ModuleState(Telling):
     """The fact that tells what a module holds: its flags, its numbers, its modules."""
 
-    module: torch.nn.Module
+    module: Module
 
     @classmethod
-    def of(cls, module: torch.nn.Module) -> Self:
+    def of(cls, module: Module) -> Self:
         """Return the fact about a module, which keeps it alive."""
         fact = cls(f"state {id(module)} of a {type(module).__name__}")
         fact.module = module
@@ -40,7 +40,7 @@ class ModuleState(Telling):
         )
 
 
-def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
     """Call a module; on symbolic values, note what it holds, with all that is in it."""
     given: Any = (args, kwargs)
     symbols = (leaf for leaf in optree.tree_leaves(given) if isinstance(leaf, Value))
@@ -56,20 +56,16 @@ def call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         trace.looks_into = True
 
 
-def init(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> None:
+def init(self: Module, /, *args: Any, **kwargs: Any) -> None:
     """Make a module, and note it."""
     note_made(self)
     INIT(self, *args, **kwargs)
 
 
-def set_state(self: torch.nn.Module, state: Any) -> None:
+def set_state(self: Module, state: Any) -> None:
     """The same of a copy."""
     note_made(self)
     COPY(self, state)
 
 
-INTERCEPTIONS = (
-    Interception(torch.nn.Module, "__call__", call),
-    Interception(torch.nn.Module, "__init__", init),
-    Interception(torch.nn.Module, "__setstate__", set_state),
-)
+INTERCEPTION = Interception(Module, "__call__", call, __init__=init, __setstate__=set_state)

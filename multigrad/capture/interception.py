@@ -1,8 +1,8 @@
-"""Interception: a method of a library's class that comes to us while something is captured.
+"""Interception: methods of a library's class that come to us while something is captured.
 
 A custom gradient runs its forward on whatever it is given; on symbolic values its own backward
 would be lost, wherever it is called from. So it would be on another framework's tensors, where what
-is not captured runs as it is. The method is replaced for as long as a capture or such a run lasts,
+is not captured runs as it is. A method is replaced for as long as a capture or such a run lasts,
 in any thread, and put back after the last one.
 """
 
@@ -59,24 +59,27 @@ def call_by_own_gradient(
 
 
 class Interception:
-    """One method of a class, replaced while captures run; a context manager, entered any number of
-    times.
+    """A method of a class, and `others` by name, replaced while captures run; a context manager,
+    entered any number of times.
     """
 
-    def __init__(self, owner: type, name: str, replacement: Any) -> None:
+    def __init__(
+        self, owner: type, name: str, replacement: Any, /, **others: Callable[..., Any]
+    ) -> None:
         self.owner = owner
-        self.name = name
-        self.replacement = replacement
+        self.replacements = {name: replacement, **others}
         self._entered: Counter[int] = Counter()  # by thread
-        self._original: Any = _ABSENT
+        self._originals: dict[str, Any] = {}
         self._lock = make_lock()
         in_child(self._forget_others)
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._entered:
-                self._original = vars(self.owner).get(self.name, _ABSENT)
-                setattr(self.owner, self.name, self.replacement)
+                own = vars(self.owner)
+                self._originals = {name: own.get(name, _ABSENT) for name in self.replacements}
+                for name, replacement in self.replacements.items():
+                    setattr(self.owner, name, replacement)
             self._entered[threading.get_ident()] += 1
 
     def __exit__(self, *exception: object) -> None:
@@ -88,13 +91,14 @@ class Interception:
                 self._restore()
 
     def _restore(self) -> None:
-        """Put the method back where no capture runs."""
+        """Put the methods back where no capture runs."""
         if self._entered:
             return
-        if self._original is _ABSENT:  # inherited
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self._original)
+        for name, original in self._originals.items():
+            if original is _ABSENT:  # inherited
+                delattr(self.owner, name)
+            else:
+                setattr(self.owner, name, original)
 
     def _forget_others(self, own: int) -> None:
         """In a forked child: captures on threads that it lacks never end."""

@@ -23,6 +23,7 @@ from .. import ops
 from ..active.reads import note
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
+from ..ir.graph import Node
 from ..ir.types import (
     BOOL,
     DTYPES,
@@ -35,7 +36,7 @@ from ..ir.types import (
     dtype_name,
 )
 from ..ops.results import PER_ELEMENT
-from ..passes.facts import LIBRARY, needed_shapes
+from ..passes.facts import LIBRARY, needed_shapes, shape_fact
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast_node
 from .arrays import Values
@@ -409,7 +410,7 @@ class LibraryTypes:
             return [(tensors[0].dtype, False)]
         if function in ORDERS and not any(mark.kind == "array" for mark in marks):
             return [(BOOL, False)]
-        self._need_ranks(args, kwargs, tensors)
+        self._need_ranks(args, kwargs, marks)
         answer = self._ask(function, key)
         self._note_mode(function, marks, answer)
         if answer is None and tensors and self._are_small(args, kwargs):
@@ -449,16 +450,22 @@ class LibraryTypes:
         apart = () if oracle is None else oracle.apart
         return any((fixed if mark.dtype == T else mark.dtype) in apart for mark in marks)
 
-    def _need_ranks(self, args: Any, kwargs: Any, tensors: Sequence[Mark]) -> None:
+    def _need_ranks(self, args: Any, kwargs: Any, marks: Sequence[Mark]) -> None:
         """Ask for the ranks of tensors where these decide on the dtype."""
-        oracle = self._oracle()
-        dtypes = {mark.dtype for mark in tensors} - {BOOL}
+        oracle, fixed = self._oracle(), self.trace.facts.get("dtype", T)
+        arrays = [mark for mark in marks if mark.kind in ("tensor", "array")]
+        dtypes = {fixed if mark.dtype == T else mark.dtype for mark in arrays} - {BOOL}
         whole = dtypes & {*WHOLE}  # a rank decides among dtypes of one kind
         if oracle is None or not oracle.ranks_count or max(len(whole), len(dtypes - whole)) < 2:
             return
-        for x in leaves_of((args, kwargs)):
-            if isinstance(x, Value) and x.node.type.kind == "tensor" and self._rank(x) is None:
-                raise NeedsConcrete(*needed_shapes(x.node))
+        leaves = leaves_of((args, kwargs))
+        nodes = [x.node for x in leaves if isinstance(x, Value) and x.node.type.kind == "tensor"]
+        shapes = {node.type.shape for node in nodes}
+        if len(nodes) == len(arrays) and shapes == {INPUT_SHAPE}:  # of one rank, whichever it is
+            return
+        for node in nodes:
+            if self._rank(node) is None:
+                raise NeedsConcrete(*_facts_of_rank(node))
 
     def _ask(self, function: Callable[..., Any], key: tuple[Mark, ...]) -> Answer | None:
         """Return the library's answer, T in it where it follows T."""
@@ -504,7 +511,7 @@ class LibraryTypes:
             type_ = x.node.type
             if type_.kind == "scalar" or is_number(x):
                 return Mark("number", type_.dtype if type_.dtype in NUMBERS else "float")
-            return Mark("tensor", type_.dtype, self._rank(x), x.node in self.trace.weak)
+            return Mark("tensor", type_.dtype, self._rank(x.node), x.node in self.trace.weak)
         if isinstance(x, np.generic):
             return Mark("array", x.dtype.name, value=type(x))
         if isinstance(x, SymbolicDType | SymbolicDevice | type):  # these say who asks them
@@ -536,13 +543,19 @@ class LibraryTypes:
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)
 
-    def _rank(self, x: Value) -> int | None:
-        if x.node.type.shape == SCALAR_SHAPE:
+    def _rank(self, node: Node) -> int | None:
+        if node.type.shape == SCALAR_SHAPE:
             return 0
-        shape = known_shape(x)
+        shape = self.trace.shapes.known(node)
         if shape is not None:
             return len(shape)
-        return self.trace.facts.get("ndim") if x.node.type.shape == INPUT_SHAPE else None
+        return self.trace.facts.get(shape_fact(node, "ndim") or "")
+
+
+def _facts_of_rank(node: Node) -> tuple[str, ...]:
+    """Return the facts from which a tensor's rank follows."""
+    rank = shape_fact(node, "ndim")
+    return needed_shapes(node) if rank is None else (rank,)
 
 
 def _arguments(maker: Maker, key: tuple[Mark, ...]) -> Callable[[Any], Any]:
