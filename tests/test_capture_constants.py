@@ -241,6 +241,24 @@ def test_tensors_made_from_a_shape(backend: Any, captured: Callable[..., xg.Rule
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", ["expand_as", "view_as", "reshape_as", "type_as", "to"])
+def test_methods_that_take_another_tensor_take_a_constant_on_either_side(name: str) -> None:
+    import torch
+
+    def of_constant(x: Any) -> Any:
+        return getattr(torch.arange(6).view(2, 3), name)(x) + x
+
+    def by_constant(x: Any) -> Any:
+        return getattr(x, name)(torch.zeros(2, 3, dtype=torch.float64)) + x
+
+    x = torch.tensor([[0.3, -0.7, 2.0], [1.5, 0.0, -2.0]])
+    for function in (of_constant, by_constant):
+        made = xg.function(function, lambda g, x: g, native=False, dialect="torch")
+        assert made(x).dtype == function(x).dtype
+        torch.testing.assert_close(made(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.needs("torch")
 def test_tensor_of_a_known_shape_costs_a_capture_per_shape(
     backend: Any, captured: Callable[..., xg.Rule]
 ) -> None:

@@ -139,13 +139,15 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: 
     """Change dtype; to another kind of device nothing goes."""
     rest = []
     for given in (*args, device):
-        if isinstance(given, torch.device | str):
-            place = torch.device(given).type
+        if isinstance(given, torch.device | str | torch.Tensor):
+            place = torch.device(getattr(given, "device", given)).type
             if place_of(x.trace) != place:
                 raise TypeError(f"it moves a tensor from {place_of(x.trace)} to {place}")
-        elif isinstance(given, int) and not isinstance(given, bool):
+        if isinstance(given, torch.device | str):
+            continue
+        if isinstance(given, int) and not isinstance(given, bool):
             raise TypeError(f"it moves a tensor to device {given}")
-        elif given is not None and not isinstance(given, SymbolicDevice):
+        if given is not None and not isinstance(given, SymbolicDevice):
             rest.append(given)
     return methods.to(x, *rest, dtype=dtype, **options)
 

@@ -152,6 +152,7 @@ def view(x: Tensor, *shape: Any) -> Tensor:
 
 
 def view_as(x: Tensor, other: Tensor) -> Tensor:
+    x = places.as_tensor(x, other)
     same = other.node.type.shape == x.node.type.shape == "x"
     return renamed(x) if same else xp.reshape_like(x, other)
 

@@ -193,10 +193,8 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool 
         raise TypeError("to with a memory_format")
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
-        if isinstance(given, Value):
-            dtype = given.node.type.dtype
-        elif not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
-            dtype = given
+        if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
+            dtype = _dtype_of(given) if hasattr(type(given), "shape") else given
     result = x if dtype is None else cast(x, dtype)
     return copy_of(result) if copy or flags[1:] == [True] else result
 
@@ -213,7 +211,11 @@ def type_(x: Tensor, dtype: Any = None) -> Tensor:
 
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:
-    return cast(x, other.node.type.dtype)
+    return cast(x, _dtype_of(other))
+
+
+def _dtype_of(other: Any) -> Any:
+    return other.node.type.dtype if isinstance(other, Value) else other.dtype
 
 
 def float(x: Tensor) -> Tensor:
