@@ -1,0 +1,60 @@
+"""The text of each captured call, or the words of its refusal."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+
+from ..dtypes.table import PATTERNS, Library, names_of, patterns_of, values
+
+PLACES = re.compile(r"  # \S+:\d+$|\(?\b[\w.]+\.py:\d+\)?|0x[0-9a-f]+", re.MULTILINE)
+
+
+def without_places(text: str) -> str:
+    """Return a text without lines of files and addresses, which any edit moves."""
+    return PLACES.sub("", text)
+
+
+def captured_texts(dialect: str, known: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield each name of a dialect with a way to call it, and the text of the graphs: generic ones,
+    as they stand after a call with NumPy's float32, which compiles nothing.
+
+    Args:
+        known: these alone; otherwise all ways that the library itself takes.
+    """
+    library, functions = Library(dialect), names_of(dialect)
+    warnings.simplefilter("ignore")
+    given = [values("float32", False) / n for n in (1, 2, 3)]
+    ways = (key[:-1].partition("(")[::2] for key in known) if known else (
+        (name, pattern) for name, function in functions.items()
+        for pattern in patterns_of(library, function)
+    )  # fmt: skip
+    for name, pattern in ways:
+        if name in functions:
+            yield f"{name}({pattern})", _text(dialect, functions[name], pattern, given)
+
+
+def _text(dialect: str, function: Any, pattern: str, given: list[Any]) -> str:
+    def call(x: Any, y: Any, z: Any) -> Any:
+        args, kwargs = PATTERNS[pattern](x, y, z)
+        return function(*args, **kwargs)
+
+    made = xg.function(
+        call, lambda g, x, y, z: (None, None, None), native=False, dialect=dialect, prove=False
+    )
+    try:
+        with np.errstate(all="ignore"):
+            made(*given)
+    except Exception as error:  # noqa: BLE001  (the words of a refusal are a text, too)
+        return without_places(f"{type(error).__name__}: {error}")
+    variants = made.variants.values()
+    return "\n".join(
+        f"{sorted(variant.facts)}\n{without_places(str(variant.graphs.forward))}"
+        for variant in variants
+    )
