@@ -228,6 +228,15 @@ def compare(name: str, function: Any, results: list[Any]) -> str:
     return "" if close else f"gives {given[0, 0]}, JAX {wanted[0, 0]}"
 
 
+@pytest.mark.parametrize("given", [{"mean": 2.0}, {"mean": 0.5, "algorithm": "stable"}])
+def test_a_mean_that_is_given_stands_in_the_variance(given: dict[str, Any]) -> None:
+    import jax
+
+    x = np.array([0.3, -0.7, 2.0, 1.5], np.float32)
+    standardize = xg.function(lambda x: jax.nn.standardize(x, **given), None, dialect="jax")
+    np.testing.assert_allclose(standardize(x), jax.nn.standardize(x, **given), rtol=1e-6)
+
+
 def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -369,6 +369,18 @@ def of_two_forwards(scale: float, optimize_remat: bool = False) -> Any:
     return f
 
 
+def test_a_rule_is_captured_whose_function_alone_cannot_be() -> None:
+    import jax
+    from jax.scipy.special import zeta
+
+    ours, x, q = xg.from_custom_vjp(zeta), np.full(3, 2.5, np.float32), np.ones(3, np.float32)
+    np.testing.assert_allclose(ours(x, q), zeta(x, q), rtol=1e-6)
+    _, pull = xg.vjp(ours, x, q)
+    expected = jax.vjp(zeta, x, q)[1](np.ones(3, np.float32))
+    for found, wanted in zip(pull(np.ones(3, np.float32)), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize("optimize_remat", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1.01])
 def test_a_rule_that_computes_another_value_than_its_function_is_as_it_is_on_jax(

@@ -51,6 +51,7 @@ def test_a_tensor_of_zeros_is_clipped_in_tensorflow() -> None:
     import tensorflow as tf
 
     assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A)
+    assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x, -1.0) + x, A)
 
 
 C = np.array([[0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5]], np.float32)
@@ -85,6 +86,16 @@ def test_at_a_limit_in_jax(limits: tuple[float | None, float | None]) -> None:
     assert_as_in("jax", lambda x: jnp.clip(x, *limits), C)
     assert_as_in("jax", lambda x: abs(jnp.tanh(x)).clip(*limits), C)
     assert_as_in("jax", lambda x: jax.lax.clamp(-1.0, x, 1.0), C)
+
+
+@pytest.mark.needs("jax")
+def test_limits_that_have_crossed_in_jax() -> None:
+    import jax
+
+    low, high = np.linspace(-1, 1, C.size), np.linspace(1, -1, C.size)
+    limits = [each.reshape(C.shape).astype(C.dtype) for each in (low, high)]
+    assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), C, *limits)
+    assert_as_in("jax", lambda x: jax.lax.clamp(1.0, x, -1.0), C)
 
 
 @pytest.mark.needs("torch")

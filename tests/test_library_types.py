@@ -312,3 +312,23 @@ def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         captured(lambda x: np.isnan(x), "numpy")(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("library", "dtype"),
+    [
+        ("numpy", "int64"),
+        pytest.param("torch", "int64", marks=pytest.mark.needs("torch")),
+        pytest.param("tensorflow", "int32", marks=pytest.mark.needs("tensorflow")),
+    ],
+)
+def test_a_length_that_is_returned_is_an_integer(library: str, dtype: str) -> None:
+    def with_length(x: Tensor) -> Any:
+        if library == "tensorflow":
+            import tensorflow as tf
+
+            return x * 2.0, tf.size(x) * 3
+        return x * 2.0, x.shape[0] * 3
+
+    _, length = captured(with_length, library)(np.ones(4, np.float32))
+    assert (length, length.dtype) == (12, dtype)

@@ -54,6 +54,13 @@ def otherwise(x: Any, w: Any, a: Any, b: Any) -> Any:
     return 2 * a + 3 * b, a - b
 
 
+def in_differences(x: Any, w: Any, a: Any, b: Any) -> Any:
+    if a is None:
+        return b - b * w, -(b - b * w)
+    first = a * x if b is None else a * x + b
+    return first - first * w, first * w - first
+
+
 def first_alone(x: Any, w: Any, a: Any, b: Any) -> Any:
     return (a * w, a * x) if b is None else (a * w + b, b)
 
@@ -79,9 +86,12 @@ def test_on_torch_the_branch_of_what_is_missing_is_taken(
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("backward", [in_parts, in_differences])
 @pytest.mark.parametrize("position", [0, 1])
-def test_one_that_takes_it_for_zeros_is_captured_everywhere(position: int, backend: Any) -> None:
-    original = branching(in_parts)
+def test_one_that_takes_it_for_zeros_is_captured_everywhere(
+    backward: Callable[..., Any], position: int, backend: Any
+) -> None:
+    original = branching(backward)
     ours = xg.from_autograd_function(original)
     cotangents: list[Any] = [None, None]
     cotangents[position] = backend.array(ONES)

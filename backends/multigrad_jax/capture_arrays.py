@@ -168,7 +168,13 @@ def standardize(x: Tensor, axis: Any = -1, mean: Any = None, variance: Any = Non
     if mean is None and variance is None and not hasattr(epsilon, "node"):
         return xp.standardize(x, axis, epsilon)
     center = xp.mean(x, axis, keepdims=True) if mean is None else mean
-    spread = xp.var(x, axis, keepdims=True) if variance is None else variance
+    if variance is not None:
+        spread = variance
+    elif mean is None or algorithm == "stable":
+        spread = xp.mean(xp.square(x - center), axis, keepdims=True)
+    else:
+        spread = xp.mean(xp.square(x), axis, keepdims=True) - xp.square(center)
+        spread = xp.clip(spread, 0.0)
     return (x - center) * xp.rsqrt(spread + epsilon)
 
 

@@ -38,7 +38,12 @@ def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
         return xp.clip(x, min, max)
     is_inside = xp.logical_and(xp.greater(x, min), xp.less(x, max))
     inner = xp.where(is_inside, x, xp.stop_gradient(x))
-    return xp.where(xp.less(x, min), min, xp.where(xp.greater(x, max), max, inner))
+    low = min
+    if isinstance(min, Value) or isinstance(max, Value):  # of crossed limits neither gets one
+        high = xp.stop_gradient(max) if isinstance(max, Value) else max
+        low = xp.where(xp.less(min, max), min, high)
+    limited = xp.where(xp.less(x, min), low, inner)
+    return xp.where(xp.greater(limited if low is min else x, max), max, limited)
 
 
 def leaky_relu(x: Tensor, negative_slope: Any = 0.01) -> Tensor:

@@ -20,8 +20,9 @@ from multigrad.calls.failures import kind_name
 from multigrad.capture.callables import plain_function
 from multigrad.capture.capture import run_written_in
 from multigrad.capture.dialect import contents
-from multigrad.errors import GradientError
+from multigrad.errors import GradientError, TraceError
 from multigrad.ground.trees import optree
+from multigrad.ir import questions
 from multigrad.ir.types import is_float
 from multigrad.passes.outputs import unmarked
 from multigrad.recipes.itself import outputs_of
@@ -32,6 +33,7 @@ from multigrad.tracing.trace import Trace, Value
 from .versions import primal_of, static_of
 
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
+NOT_DIFFERENTIATED = "what it computes where nobody differentiates it"
 # Functions whose rules this thread is recording: there, such a function is what it computes.
 _recorded = threading.local()
 
@@ -185,13 +187,17 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
     if not own or all(each.node.op is ops.OUTPUT for each in own):  # the rule calls the function
         return
     trace = own[0].trace
-    drawn, trace.draws = trace.draws, 0
+    drawn, trace.draws, asked = trace.draws, 0, questions.count()
     try:
         plain = [
             each
             for each in flatten(call(primal_of(function), *arguments.values))
             if isinstance(each, Value)
         ]
+    except TraceError:  # jax itself computes that, and the proof compares it
+        questions.forget(asked)
+        trace.lacks = trace.lacks or NOT_DIFFERENTIATED
+        return
     finally:
         trace.draws = max(drawn, trace.draws)
     same = len(plain) == len(own)
@@ -199,7 +205,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
         a_node, b_node = unmarked(a.node), unmarked(b.node)
         alike = a_node is b_node or are_close(trace, a_node, b_node)
         if alike is None:
-            trace.lacks = trace.lacks or "what it computes where nobody differentiates it"
+            trace.lacks = trace.lacks or NOT_DIFFERENTIATED
         same = same and alike is not False
     if not same:
         raise trace.error(

@@ -99,7 +99,8 @@ def global_norm(t_list: Sequence[Tensor]) -> Tensor:
 
 
 def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
-    """t where its norm is at most the limit, else t scaled to that norm."""
+    """t where its norm is at most the limit, else t scaled to that norm; a negative one is 0."""
+    clip_norm = xp.maximum(clip_norm, 0.0)
     total = xp.sum(xp.square(t), static(axes), keepdims=True)
     is_some = xp.greater(total, 0)  # sqrt has no slope at 0
     length = xp.where(is_some, xp.sqrt(xp.where(is_some, total, 1.0)), total)

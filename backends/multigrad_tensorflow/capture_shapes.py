@@ -215,6 +215,8 @@ def eye(num_rows: Any, num_columns: Any, batch_shape: Any, dtype: Any) -> Any:
 
 
 def linspace(start: Any, stop: Any, num: Any, axis: int) -> Any:
+    if isinstance(start, Value) or isinstance(stop, Value):
+        raise TypeError("linspace from or to a tensor; of numbers it is known")
     return tf.linspace(start, stop, creation.length(num), axis=axis)
 
 

@@ -19,6 +19,7 @@ from ..backend.discovery import entry_points as find_backends
 from ..backend.discovery import load_backend, load_point
 from ..backend.installed import find_points
 from ..errors import RuleTypeError, TraceError, suggest
+from ..ir.types import INT64
 from ..passes.facts import BUFFERS
 from ..tracing.trace import NeedsConcrete, Trace, Value
 from .conventions import conventions_read
@@ -48,6 +49,7 @@ class Habits:
         none_is_other: `x == None` is False; else each element is compared.
         inexact: ops whose kernels are off by more than rounding, and by how much of the result.
         promotes_to_float32: float64 beside another dtype, or beside numbers, gives float32.
+        whole: the dtype of an integer that is returned, such as a length.
     """
 
     exchanges_two: bool = False
@@ -62,6 +64,7 @@ class Habits:
     promotes_to_float32: bool = False
     small_integers_wrap: bool = False
     float8_is_limited: bool = False
+    whole: str = INT64
 
 
 @dataclass(frozen=True, slots=True)

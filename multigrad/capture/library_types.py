@@ -23,20 +23,18 @@ from .. import ops
 from ..active.reads import note
 from ..backend.discovery import backend_of
 from ..errors import BackendNotFound
-from ..ir.graph import Node
 from ..ir.types import (
     BOOL,
     DTYPES,
     FLOATS,
     FLOATS_OF_16_BITS,
     INPUT_SHAPE,
-    SCALAR_SHAPE,
     WHOLE,
     T,
     dtype_name,
 )
 from ..ops.results import PER_ELEMENT
-from ..passes.facts import LIBRARY, needed_shapes, shape_fact
+from ..passes.facts import LIBRARY, needed_rank
 from ..tracing.axes import known_shape
 from ..tracing.trace import NeedsConcrete, Trace, Value, cast_node
 from .arrays import Values
@@ -464,8 +462,8 @@ class LibraryTypes:
         if len(nodes) == len(arrays) and shapes == {INPUT_SHAPE}:  # of one rank, whichever it is
             return
         for node in nodes:
-            if self._rank(node) is None:
-                raise NeedsConcrete(*_facts_of_rank(node))
+            if self.trace.shapes.rank(node) is None:
+                raise NeedsConcrete(*needed_rank(node))
 
     def _ask(self, function: Callable[..., Any], key: tuple[Mark, ...]) -> Answer | None:
         """Return the library's answer, T in it where it follows T."""
@@ -511,7 +509,9 @@ class LibraryTypes:
             type_ = x.node.type
             if type_.kind == "scalar" or is_number(x):
                 return Mark("number", type_.dtype if type_.dtype in NUMBERS else "float")
-            return Mark("tensor", type_.dtype, self._rank(x.node), x.node in self.trace.weak)
+            return Mark(
+                "tensor", type_.dtype, self.trace.shapes.rank(x.node), x.node in self.trace.weak
+            )
         if isinstance(x, np.generic):
             return Mark("array", x.dtype.name, value=type(x))
         if isinstance(x, SymbolicDType | SymbolicDevice | type):  # these say who asks them
@@ -542,20 +542,6 @@ class LibraryTypes:
             dtype = oracle.canonical(dtype, self._mode())
         is_weak = bool(getattr(x, "weak_type", False))
         return Mark("array", dtype, len(x.shape), is_weak, owner)
-
-    def _rank(self, node: Node) -> int | None:
-        if node.type.shape == SCALAR_SHAPE:
-            return 0
-        shape = self.trace.shapes.known(node)
-        if shape is not None:
-            return len(shape)
-        return self.trace.facts.get(shape_fact(node, "ndim") or "")
-
-
-def _facts_of_rank(node: Node) -> tuple[str, ...]:
-    """Return the facts from which a tensor's rank follows."""
-    rank = shape_fact(node, "ndim")
-    return needed_shapes(node) if rank is None else (rank,)
 
 
 def _arguments(maker: Maker, key: tuple[Mark, ...]) -> Callable[[Any], Any]:

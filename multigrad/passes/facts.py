@@ -39,6 +39,12 @@ def needed_shapes(node: Node) -> tuple[str, ...]:
     return Shapes({}).needed(node)
 
 
+def needed_rank(node: Node) -> tuple[str, ...]:
+    """Return the facts from which a value's rank follows."""
+    rank = shape_fact(node, "ndim")
+    return needed_shapes(node) if rank is None else (rank,)
+
+
 def computed_shape(node: Node, facts: Mapping[str, Any]) -> Shape:
     """Return the shape of a value, of its inputs' shapes."""
     return Shapes(facts).computed(node)
@@ -65,6 +71,13 @@ class Shapes:
         if any(fact not in self.facts for fact in self.needed(node)):
             return None
         return self.computed(node)
+
+    def rank(self, node: Node) -> int | None:
+        """Return how many axes a tensor has; None where a fact is missing."""
+        shape = self.known(node)
+        if shape is None:
+            return self.facts.get(shape_fact(node, "ndim") or "")
+        return len(shape)
 
     def needed(self, node: Node) -> tuple[str, ...]:
         """Return the facts from which a value's shape follows."""

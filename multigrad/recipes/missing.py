@@ -111,11 +111,9 @@ def _without(node: Node, operands: Sequence[Node | None]) -> Node | None:
     if LINEAR in read and node.op.degree is not None and node.op.degree(node, read) == LINEAR:
         return None
     left = [each for each in operands if each is not None]
-    if node.op is ops.ADD and left and left[0].type == node.type:
-        return left[0]
-    if node.op is ops.SUB and left and left[0].type == node.type:
-        is_first = operands[0] is not None
-        return left[0] if is_first else make_node(ops.NEG, left, {}, node.type)
+    if node.op in (ops.ADD, ops.SUB) and len(left) == 1 and left[0].type == node.type:
+        is_kept = node.op is ops.ADD or operands[0] is not None
+        return left[0] if is_kept else make_node(ops.NEG, left, {}, node.type)
     pairs = zip(operands, node.operands, strict=True)
     return make_node(
         node.op, [old if new is None else new for new, old in pairs], dict(node.attrs), node.type

@@ -24,7 +24,7 @@ from ..calls.recipe import Recipe, Recorded, Variant
 from ..capture import xp as xp_dialect
 from ..capture.attributed import Attributed
 from ..capture.capture import has_number_from_elsewhere
-from ..capture.dialect import describe_routes, intercepting, load_dialects
+from ..capture.dialect import describe_routes, find_dialect, intercepting, load_dialects
 from ..capture.gradients import passing, prepare
 from ..capture.indexing import Picked
 from ..capture.library_types import LibraryTypes
@@ -36,7 +36,7 @@ from ..errors import GradientError, MultigradError, TraceError
 from ..ground.trees import optree
 from ..ir import questions
 from ..ir.graph import Graph, Node
-from ..ir.types import FLOAT8, FLOAT_SCALAR, is_float
+from ..ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ..lowering.function_graph import FunctionGraph, name_cotangents
 from ..passes.outputs import drop_marks, given_by_forward, marks
 from ..passes.simplify import simplify, without_stops
@@ -287,6 +287,9 @@ class _Recording:
         if like is None:
             raise NotCaptured(self.trace.error("returns a number"))
         zero = xp.sum(xp.zeros_like(self.trace.value(like)))
+        if value.node.type == INT_SCALAR:
+            dialect = find_dialect(next(iter(self.trace.routes), ""))
+            zero = xp.astype(zero, INT64 if dialect is None else dialect.habits.whole)
         return zero + value
 
     def heads(self, cotangents: tuple[str, ...]) -> tuple[Node, ...]:
