@@ -27,10 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
     def keep(event: str, given: tuple[object, ...]) -> None:
-        if event != "compile" or not isinstance(given[0], str):
-            return
-        if str(given[1]).startswith("<multigrad"):
-            text = without_places(given[0])
+        if event == "compile" and str(given[1]).startswith("<multigrad"):
+            source = given[0]
+            assert isinstance(source, bytes)  # as CPython tells it to auditors
+            text = without_places(source.decode())
             (folder / f"{digest(text)}.txt").write_text(text, encoding="utf-8")
 
     sys.addaudithook(keep)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import keras
 import pytest
 
 from ..golden import digests
 from ..golden.graphs import captured_texts
+
+keras = pytest.importorskip("keras")
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the digests are of Keras on torch")
