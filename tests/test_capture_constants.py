@@ -259,6 +259,24 @@ def test_methods_that_take_another_tensor_take_a_constant_on_either_side(name: s
 
 
 @pytest.mark.needs("torch")
+def test_a_tensor_made_of_numbers_alone_lists_them() -> None:
+    import torch
+
+    def repeated(x: Any) -> Any:
+        factor = (torch.full((2,), 0.1, dtype=x.dtype) * 3).tolist()[1]
+        times = torch.ones(x.dim()).tolist()
+        return x.repeat([*map(int, times), 2]) * factor
+
+    made = xg.function(repeated, lambda g, x: None, native=False, dialect="torch")
+    for dtype in (torch.float32, torch.float64):
+        x = torch.tensor([[0.3, -0.7], [2.0, 1.5]], dtype=dtype)
+        torch.testing.assert_close(made(x), repeated(x), rtol=0, atol=0)
+    listing = xg.function(lambda x: x * x.tolist()[0][0], None, native=False, dialect="torch")
+    with pytest.raises(xg.TraceError, match=r"calls \.tolist\(\): a symbolic tensor holds no numb"):
+        listing(x)
+
+
+@pytest.mark.needs("torch")
 def test_tensor_of_a_known_shape_costs_a_capture_per_shape(
     backend: Any, captured: Callable[..., xg.Rule]
 ) -> None:

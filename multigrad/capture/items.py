@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import ops
+from ..ir.graph import Node
 from ..ir.types import BOOL, FLOATS, SCALAR_SHAPE, T
+from ..ops.numerics import as_numpy_dtype
 from ..passes.facts import needed_shapes
 from ..tracing import xp_all as xp
 from ..tracing.axes import known_shape
@@ -29,6 +32,33 @@ def item(x: Any) -> Any:
             one = xp.stop_gradient(x if shape == () else xp.reshape(x, ()))
             return one if type_.dtype == BOOL else cast(one, T).as_number()
     return x._concrete("reads a tensor's value (.item())", "Keep it a tensor")
+
+
+def to_list(x: Any) -> Any:
+    """The numbers of a tensor that code made of numbers alone, as lists."""
+    made = _made(x, x.node)
+    if made is None:
+        advice = x.trace.words.advise("use array functions on it")
+        raise x.trace.error(f"calls .tolist(): a symbolic tensor holds no numbers{advice}")
+    return made.tolist()
+
+
+def _made(x: Any, node: Node) -> Any:
+    """Return the value of a node that has no input below it but for its dtype; else None."""
+    dtype = node.type.dtype
+    if dtype == T and (dtype := x.trace.facts.get("dtype")) is None:
+        raise NeedsConcrete("dtype")
+    if node.op is ops.CONST:
+        return node.attr("value")
+    if node.op is ops.ARRAY:
+        return node.attr("value").as_numpy(as_numpy_dtype(dtype))
+    operands = [_made(x, operand) for operand in node.operands]
+    if node.op is ops.INPUT or not operands or any(each is None for each in operands):
+        return None
+    attrs = dict(node.attrs)
+    if "dtype" in attrs:
+        attrs["dtype"] = as_numpy_dtype(dtype)
+    return node.op.numpy(*operands, **attrs)
 
 
 def _numeric(name: str) -> Any:

@@ -385,7 +385,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "contiguous": contiguous, "copy": copy, "detach": detach, "dim": dim, "div": div,
     "divide": div, "double": double, "expand_as": expand_as, "fill": fill, "float": float,
     "half": half, "is_floating_point": is_floating_point, "item": items.item,
-    "masked_fill": masked_fill,
+    "masked_fill": masked_fill, "tolist": items.to_list,
     "max": max, "mean": mean, "min": min, "norm": norm, "numel": numel, "positive": identity,
     "relu": relu, "std": std, "sub": sub, "subtract": sub, "sum": sum, "to": to,
     "true_divide": div, "type": type_, "type_as": type_as, "unsqueeze": unsqueeze, "var": var,
@@ -405,6 +405,5 @@ IN_PLACE: dict[str, Callable[..., Any]] = {
 REFUSED = {
     "backward": "a rule is the backward pass. Return the gradient",
     "numpy": "a symbolic tensor holds no numbers. Use array functions on it",
-    "tolist": "a symbolic tensor holds no numbers. Use array functions on it",
     "requires_grad_": "a rule's tensors carry no gradient of their own",
 }
