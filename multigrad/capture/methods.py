@@ -194,7 +194,7 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool 
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
         if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
-            dtype = _dtype_of(given) if hasattr(type(given), "shape") else given
+            dtype = _dtype_of(given) if hasattr(type(given), "dtype") else given
     result = x if dtype is None else cast(x, dtype)
     return copy_of(result) if copy or flags[1:] == [True] else result
 
