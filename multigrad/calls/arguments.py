@@ -40,6 +40,8 @@ from ..tracing.trace import Value
 
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
+# What is no container, told without a search.
+KNOWN_LEAVES = (*PLAIN, float, Value, np.ndarray, np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def learn_containers(leaves: Sequence[Any]) -> bool:
     """
     found = False
     for leaf in leaves:
-        if isinstance(leaf, (*PLAIN, float, Value)) or owner_of(unwrap(leaf)) is not None:
+        if isinstance(leaf, KNOWN_LEAVES) or owner_of(unwrap(leaf)) is not None:
             continue
         for backend in in_use():
             container = backend.imports.container
