@@ -140,9 +140,7 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: 
     rest = []
     for given in (*args, device):
         if isinstance(given, torch.device | str | torch.Tensor):
-            place = torch.device(getattr(given, "device", given)).type
-            if place_of(x.trace) != place:
-                raise TypeError(f"it moves a tensor from {place_of(x.trace)} to {place}")
+            moved(torch.device(getattr(given, "device", given)).type, x)
         if isinstance(given, torch.device | str):
             continue
         if isinstance(given, int) and not isinstance(given, bool):

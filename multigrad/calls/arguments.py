@@ -216,7 +216,7 @@ def unwrap(leaf: Any) -> Any:
     """Return the tensor that a variable of a library above the frameworks (Keras) holds now, or the
     leaf itself.
     """
-    if isinstance(leaf, (float, Value, *PLAIN)) or owner_of(leaf) is not None:
+    if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
         return leaf
     held = getattr(leaf, "value", None)
     return held if held is not None and owner_of(held) is not None else leaf

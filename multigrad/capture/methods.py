@@ -25,6 +25,7 @@ from .conventions import passes_at
 from .dialect import find_dialect
 from .names import spelled
 from .readings import library_for
+from .symbol_dtypes import own_dtype
 from .symbols import SymbolicShape
 
 Tensor = Any
@@ -194,7 +195,7 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool 
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
         if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
-            dtype = _dtype_of(given) if hasattr(type(given), "dtype") else given
+            dtype = (own_dtype(given) or given.dtype) if hasattr(type(given), "dtype") else given
     result = x if dtype is None else cast(x, dtype)
     return copy_of(result) if copy or flags[1:] == [True] else result
 
@@ -211,11 +212,7 @@ def type_(x: Tensor, dtype: Any = None) -> Tensor:
 
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:
-    return cast(x, _dtype_of(other))
-
-
-def _dtype_of(other: Any) -> Any:
-    return other.node.type.dtype if isinstance(other, Value) else other.dtype
+    return cast(x, own_dtype(other) or other.dtype)
 
 
 def float(x: Tensor) -> Tensor:
